@@ -26,12 +26,15 @@ def steady(before, after, limit):
     return abs(after - before) <= limit * (before + after) / 2
 
 
-def too_few(name, counted, taken, wanted, limit):
-    """Why nothing may be reported of something measured so many times; nothing where it may."""
-    if counted >= wanted:
-        return None
-    return (f"of {taken} times of {name} {counted} lie between two turns of the fixed reference that differ by at most "
-            f"{100 * limit:g} %, wanted are {wanted}, so the machine does not keep its speed and no time is reported")
+def too_few(times, wanted, limit):
+    """Those of {name: (times that count, all times)} of which too few count, and a sentence that says why nothing may be
+    reported of them; ([], None) where there are none."""
+    few = [name for name, (counted, _) in times.items() if counted < wanted]
+    if not few:
+        return [], None
+    which = ", ".join(f"of {times[name][1]} times of {name} {times[name][0]}" for name in few)
+    return few, (f"{which} lie between two turns of the fixed reference that differ by at most {100 * limit:g} %, wanted "
+                 f"are {wanted}, so the machine does not keep its speed and no time of these is reported")
 
 
 def of_ranges(values, form):

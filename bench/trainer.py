@@ -13,8 +13,8 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
   faults       ranks that die: how long the others live on
   clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
                reference, with a cost fitted to a profile made just before. A step counts where the reference's turns
-               before and behind it differ by at most --reference-limit. Where after --tries times as many as are wanted
-               too few count there is no figure but one sentence that says why, and the status is 1
+               before and behind it differ by at most --reference-limit. Of planners of which after --tries times as
+               many as are wanted too few count there is no figure but one sentence that says why, and the status is 1
 
 Progress goes to standard error. Times are printed and never judged, but those of the reference. Ends with status 1 if
 planners trained on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, the
@@ -408,11 +408,12 @@ def clock(options, folder):
         left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
         common = min(map(len, found["steps"].values()), default=0)
         check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
-        few = [(sum(step["counts"] for step in steps), len(steps), planner) for planner, steps in found["steps"].items()]
-        counted, taken, planner = min(few, default=(options.steps, 0, ""))
-        why = reference.too_few(f"`{planner}`", counted, taken, options.steps, options.reference_limit / 100)
-        if why:
-            refused.append(f"{setting}: {why}")
+        times = {f"`{planner}`": (sum(step["counts"] for step in steps), len(steps))
+                 for planner, steps in found["steps"].items()}
+        few, why = reference.too_few(times, options.steps, options.reference_limit / 100)
+        refused += [f"{setting}: {why}"] if why else []
+        found["steps"] = {planner: steps for planner, steps in found["steps"].items() if f"`{planner}`" not in few}
+        if not found["steps"]:
             continue
         more, far = clock_rows(setting, found)
         rows += more

@@ -245,18 +245,14 @@ class Enough:
     def __init__(self, asked: argparse.Namespace) -> None:
         self.rounds, self.tries, self.limit = asked.rounds, asked.tries, asked.reference_limit / 100
 
-    def fewest(self, found: dict[str, Any]) -> tuple[int, str]:
-        """The contender of which the fewest times count."""
-        return min((len(counting(found, name, self.limit)), name) for name in found["seconds"])
-
     def __call__(self, found: dict[str, Any]) -> bool:
         taken = len(found["seconds"]["slimpack"])
-        return taken >= self.tries * self.rounds or (taken > 0 and self.fewest(found)[0] >= self.rounds)
+        return taken >= self.tries * self.rounds or (taken > 0 and self.why_not(found) is None)
 
     def why_not(self, found: dict[str, Any]) -> Optional[str]:
         """Why nothing may be said of a setting; nothing where it may."""
-        counted, name = self.fewest(found)
-        return reference.too_few(name, counted, len(found["seconds"][name]), self.rounds, self.limit)
+        times = {name: (len(counting(found, name, self.limit)), len(found["seconds"][name])) for name in found["seconds"]}
+        return reference.too_few(times, self.rounds, self.limit)[1]
 
 
 def check_losses(found: dict[str, Any]) -> None:

@@ -34,10 +34,11 @@ class ReferenceTest(unittest.TestCase):
         self.assertFalse(reference.steady(1.0102, 1.0, 0.01))
 
     def test_too_few_say_why(self):
-        self.assertIsNone(reference.too_few("x", 3, 3, 3, 0.01))
-        self.assertEqual(reference.too_few("x", 2, 30, 3, 0.01),
-                         "of 30 times of x 2 lie between two turns of the fixed reference that differ by at most 1 %, "
-                         "wanted are 3, so the machine does not keep its speed and no time is reported")
+        self.assertEqual(reference.too_few({"x": (3, 3)}, 3, 0.01), ([], None))
+        self.assertEqual(reference.too_few({"x": (2, 30), "y": (3, 9), "z": (0, 30)}, 3, 0.01),
+                         (["x", "z"], "of 30 times of x 2, of 30 times of z 0 lie between two turns of the fixed reference "
+                          "that differ by at most 1 %, wanted are 3, so the machine does not keep its speed and no time of "
+                          "these is reported"))
 
 
 class ClockTest(unittest.TestCase):
@@ -80,8 +81,8 @@ class ClockTest(unittest.TestCase):
         self.assertIn("**clock failed.**", done.stdout)
         self.assertEqual(done.stderr.splitlines()[-1],
                          "trainer.py: clock: dp 2: of 6 times of `slimpack` 0 lie between two turns of the fixed reference "
-                         "that differ by at most 0 %, wanted are 2, so the machine does not keep its speed and no time is "
-                         "reported")
+                         "that differ by at most 0 %, wanted are 2, so the machine does not keep its speed and no time of "
+                         "these is reported")
 
 
 if __name__ == "__main__":
