@@ -384,7 +384,8 @@ def clock_rows(setting, found):
         if last:
             each = [by_prediction(step, other) / ours for step, other in zip(taken, last) if step["counts"]]
             over = reference.of_ranges(each, "{:.3f}".format)
-            predicted = f"{median(step['predicted_s'] / other['predicted_s'] for step, other in zip(taken, last)):.3f}"
+            both = [step["predicted_s"] / other["predicted_s"] for step, other in zip(taken, last) if step["counts"]]
+            predicted = f"{median(both):.3f}"
         rows.append([setting, f"`{planner}`", steps[0]["partition"], f"{len(steps)} of {len(taken)}",
                      reference.of_ranges([step["measured_s"] for step in steps], "{:.3f}".format), over, predicted,
                      f"{median(raw):.3f}", reference.of_ranges(by_reference, "{:.3f}".format),
