@@ -575,6 +575,8 @@ def parse():
     for name in ("steps", "tries", "rounds", "trials", "fault_trials", "kill_steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be >= 1")
+    if not options.reference_limit >= 0:
+        parser.error("--reference-limit: must be >= 0")
     for program in ("mini_trainer", options.program):
         if not (options.bin / program).exists():
             parser.error(f"{options.bin}: has no {program}")

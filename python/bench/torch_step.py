@@ -299,6 +299,11 @@ def main() -> None:
                          help="by how much the fixed products before and behind a step may differ")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
+    for name in ("settings", "rounds", "tries"):
+        if getattr(asked, name) < 1:
+            options.error(f"--{name}: must be >= 1")
+    if not asked.reference_limit >= 0:
+        options.error("--reference-limit: must be >= 0")
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
     asked.folder.mkdir(parents=True, exist_ok=True)
     parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]

@@ -47,8 +47,7 @@ struct CpShard {
 
   /// Calls visit(first, last) for each maximal run [first, last) of owned tokens in [begin, end),
   /// ascending. O(owned blocks).
-  template <class Visit>
-    requires std::invocable<Visit&, Tokens, Tokens>
+  template <std::invocable<Tokens, Tokens> Visit>
   constexpr void for_each_run(Tokens begin, Tokens end, Visit&& visit) const {
     if (begin >= end) return;
     if (ranks == 1) {
