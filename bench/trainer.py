@@ -12,13 +12,14 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
   kill         runs that are killed and resumed, beside one that nothing stops
   faults       ranks that die: how long the others live on
   clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
-               reference, with a cost fitted to a profile made just before. A step counts where the reference's turns
-               before and behind it differ by at most --reference-limit. Of planners of which after --tries times as
-               many as are wanted too few count there is no figure but one sentence that says why, and the status is 1
+               reference, with a cost fitted to a profile made just before, in turns with the same reference. Each step's
+               time is divided by the mean of the reference's before and behind it. Of planners of which after --tries
+               times as many steps as are wanted the median of predicted over measured is not known to --reference-limit
+               there is no figure but one sentence that says why, and the status is 1
 
-Progress goes to standard error. Times are printed and never judged, but those of the reference. Ends with status 1 if
-planners trained on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, the
-reference was unsteady, or a program failed.
+Progress goes to standard error. Times are printed and never judged, but for how well the clock knows them. Ends with
+status 1 if planners trained on other documents, a resumed run differs in a byte, a dead rank was not reported as it must
+be, the clock knows too little, or a program failed.
 """
 import argparse
 import datetime
@@ -31,7 +32,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from statistics import median
+from statistics import mean, median
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tests" / "trainer"), str(ROOT / "tests" / "mpi")]
@@ -197,14 +198,20 @@ def text(options, folder):
     compare(options, folder, "text", options.seed, [])
 
 
+def calibrate(options, profile):
+    """A cost fitted to a profile."""
+    cost = profile.with_name("cost.json")
+    call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
+    return cost
+
+
 def fit(options, folder, degrees):
     """A cost by a profile of so many loaded ranks."""
     tell("profile")
-    profile, cost = folder / "profile.csv", folder / "cost.json"
+    profile = folder / "profile.csv"
     call([options.bin / options.program, *options.more, "--model", options.model, *degrees,
           "--context", options.context, "--profile", profile])
-    call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
-    return cost
+    return calibrate(options, profile)
 
 
 def calibration(options, folder):
@@ -222,7 +229,8 @@ def calibration(options, folder):
 
 
 class Turns:
-    """A trainer that begins each step when it is told to: `ready` says that the next one is planned and nothing runs."""
+    """A trainer, or a profile of it, that begins each of its parts when it is told to: `ready` says that the next one is
+    prepared and nothing runs."""
 
     def __init__(self, options, folder, name, *more):
         self.name, self.log = name, folder / f"{name}.jsonl"
@@ -234,15 +242,15 @@ class Turns:
         self.partition = ""
 
     def ready(self):
-        """False where it has ended."""
+        """What is, such as "step 3"; nothing where it has ended."""
         for line in self.run.stdout:
             found = re.search(r"chunks (\d+), head on (.*?)\), planner", line)
             if found:
                 self.partition = f"{found[1]}, {found[2].removeprefix('the ').removesuffix(' stage').removesuffix(' stages')}"
-            if line.startswith("ready for step "):
-                return True
+            if line.startswith("ready for "):
+                return line.removeprefix("ready for ").strip()
         self.run.wait()
-        return False
+        return ""
 
     def go(self):
         self.run.stdin.write("\n")
@@ -293,22 +301,42 @@ class Reference:
 
 
 REFERENCE_WARMUP = 3  # turns that touch memory for the first time
-REFERENCE_AROUND = 10  # turns before a profile, and after it
 
 
-def counted(options, seconds, turns):
-    """How many measured steps count, of those between these turns of the reference, by its times."""
-    return sum(reference.steady(seconds[before], seconds[after], options.reference_limit / 100)
-               for before, after in turns[options.warmup:])
+def fit_in_turns(options, folder, degrees, fixed):
+    """A cost by a profile of so many loaded ranks, and the mean of the reference's times beside it: the reference runs
+    before each plan of the profile, whose rows are means too."""
+    profile = folder / "profile.csv"
+    measured = Turns(options, folder, "profile", *degrees, "--context", options.context, "--profile", profile)
+    beside = []
+    try:
+        while what := measured.ready():
+            before = fixed.turn()
+            if not what.startswith("round 0 "):  # which counts for nothing
+                beside.append(before)
+            measured.go()
+        if measured.why():
+            raise Failure(f"profile: {measured.why()}")
+    finally:
+        measured.end()
+    seconds = fixed.seconds()
+    return calibrate(options, profile), mean(seconds[place] for place in beside)
+
+
+def over_reference(step):
+    """Of a measured step."""
+    return step["measured_s"] / step["reference_s"]
+
+
+def fidelity(step):
+    """How long it is predicted to take over how long it takes, up to a factor that all steps beside one profile share."""
+    return step["predicted_s"] / over_reference(step)
 
 
 def clock_of(options, folder, ranks, lengths):
-    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it, and whether it `counts`;
-    the reference's times, and its median around the profile; and why a planner is not among them. Each goes on until as
-    many steps count as are wanted, `slimpack` until all have ended."""
-    def around():
-        return [fixed.turn() for _ in range(REFERENCE_AROUND)]
-
+    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
+    their mean beside the profile; and why a planner is not among them. Each goes on until it is known well enough how long
+    its steps take, `slimpack` until all have ended."""
     count = 1
     for degree in ranks[1::2]:
         count *= int(degree)
@@ -317,9 +345,8 @@ def clock_of(options, folder, ranks, lengths):
     try:
         for _ in range(REFERENCE_WARMUP):
             fixed.turn()
-        beside = around()
-        cost = fit(options, folder, ranks)
-        beside += around()
+        tell("profile")
+        cost, beside_profile = fit_in_turns(options, folder, ranks, fixed)
         steps = options.warmup + options.tries * options.steps
         for planner in options.planners:
             running.append(Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost,
@@ -329,10 +356,19 @@ def clock_of(options, folder, ranks, lengths):
             if not one.ready():
                 left_out[one.name] = one.why()
         neighbours = {one.name: [] for one in running}
+
+        def measured(one, seconds):
+            """Its steps but those that warm it up."""
+            lines = one.steps()[options.warmup:]
+            for line, (before, after) in zip(lines, neighbours[one.name][options.warmup:]):
+                line.update(reference_s=(seconds[before] + seconds[after]) / 2, partition=one.partition)
+            return lines
+
         for step in range(steps):
             seconds = fixed.seconds()
             going = [one for one in running if one.name not in left_out
-                     and counted(options, seconds, neighbours[one.name]) < options.steps]
+                     and not reference.known([fidelity(line) for line in measured(one, seconds)], options.steps,
+                                             options.reference_limit / 100)]
             if not going:
                 break
             going += [one for one in running if one.name == "slimpack" and one not in going and one.name not in left_out]
@@ -347,56 +383,41 @@ def clock_of(options, folder, ranks, lengths):
                 neighbours[one.name].append((before, after))
                 before = after
         seconds = fixed.seconds()
-        measured = {}
-        for one in running:
-            if one.name in left_out:
-                continue
-            measured[one.name] = one.steps()[options.warmup:]
-            for line, (before, after) in zip(measured[one.name], neighbours[one.name][options.warmup:]):
-                line.update(reference_s=(seconds[before] + seconds[after]) / 2, partition=one.partition,
-                            counts=reference.steady(seconds[before], seconds[after], options.reference_limit / 100))
+        found = {one.name: measured(one, seconds) for one in running if one.name not in left_out}
     finally:
         for one in [*running, fixed.turns]:
             one.end()
-    return {"steps": measured, "left_out": left_out, "work": fixed.work, "reference": seconds[REFERENCE_WARMUP:],
-            "beside_profile": median(seconds[place] for place in beside)}
-
-
-def by_prediction(step, other):
-    """A step's time over the reference's beside it, and over what another planner's step of the same documents is
-    predicted to take: steps of different documents can be compared then, and seldom do two of the same count."""
-    return step["measured_s"] / step["reference_s"] / other["predicted_s"]
+    return {"steps": found, "left_out": left_out, "work": fixed.work, "reference": seconds[REFERENCE_WARMUP:],
+            "beside_profile": beside_profile}
 
 
 def clock_rows(setting, found):
     """A row a planner, and how far its prediction is off."""
     last = found["steps"].get("slimpack")
-    ours = last and median(by_prediction(step, step) for step in last if step["counts"])
     rows, off = [], []
-    for planner, taken in found["steps"].items():
-        steps = [step for step in taken if step["counts"]]
-        raw = [step["predicted_s"] / step["measured_s"] for step in steps]
-        by_reference = [ratio * step["reference_s"] / found["beside_profile"] for ratio, step in zip(raw, steps)]
-        off.append((abs(median(raw) - 1), planner, setting))
-        exact = sum(step["peak_bytes"] == step["predicted_peak_bytes"] for step in taken)
-        worst = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in taken), key=lambda one: abs(one - 1))
+    form = "{:.3f}".format
+    for planner, steps in found["steps"].items():
+        true = [fidelity(step) / found["beside_profile"] for step in steps]
+        off.append((abs(median(true) - 1), planner, setting))
+        exact = sum(step["peak_bytes"] == step["predicted_peak_bytes"] for step in steps)
+        worst = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in steps), key=lambda one: abs(one - 1))
         over, predicted = "-", "-"
-        if last:
-            each = [by_prediction(step, other) / ours for step, other in zip(taken, last) if step["counts"]]
-            over = reference.of_ranges(each, "{:.3f}".format)
-            both = [step["predicted_s"] / other["predicted_s"] for step, other in zip(taken, last) if step["counts"]]
-            predicted = f"{median(both):.3f}"
-        rows.append([setting, f"`{planner}`", steps[0]["partition"], f"{len(steps)} of {len(taken)}",
-                     reference.of_ranges([step["measured_s"] for step in steps], "{:.3f}".format), over, predicted,
-                     f"{median(raw):.3f}", reference.of_ranges(by_reference, "{:.3f}".format),
-                     "exact" if exact == len(taken) else f"{worst:.4f} at worst, {exact} of {len(taken)} exact"])
+        if last:  # of the same documents, step by step
+            over = reference.of_interval([over_reference(step) / over_reference(other) for step, other in zip(steps, last)],
+                                         form)
+            predicted = form(median(step["predicted_s"] / other["predicted_s"] for step, other in zip(steps, last)))
+        rows.append([setting, f"`{planner}`", steps[0]["partition"], len(steps),
+                     reference.of_ranges([step["measured_s"] for step in steps], form), over, predicted,
+                     form(median(step["predicted_s"] / step["measured_s"] for step in steps)),
+                     reference.of_interval(true, form),
+                     "exact" if exact == len(steps) else f"{worst:.4f} at worst, {exact} of {len(steps)} exact"])
     return rows, off
 
 
 def clock(options, folder):
     print(f"### Steps on the clock\n\n{options.lengths.name}, scaled so that the longest document is the context, drawn "
           f"tokens; model `{options.model}`, {' '.join(options.more) or 'fp32'}, {options.batch_tokens:,} tokens a step, "
-          f"context {options.context:,}, ranks on threads; steps in turns until {options.steps} of each planner count, "
+          f"context {options.context:,}, ranks on threads; at least {options.steps} steps of each planner in turns, "
           f"{options.warmup} before them not counted; effort {options.effort}; prices by `mini_trainer --profile` and "
           "`slimpack calibrate` just before.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
@@ -409,9 +430,8 @@ def clock(options, folder):
         left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
         common = min(map(len, found["steps"].values()), default=0)
         check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
-        times = {f"`{planner}`": (sum(step["counts"] for step in steps), len(steps))
-                 for planner, steps in found["steps"].items()}
-        few, why = reference.too_few(times, options.steps, options.reference_limit / 100)
+        times = {f"`{planner}`": [fidelity(step) for step in steps] for planner, steps in found["steps"].items()}
+        few, why = reference.unknown(times, options.steps, options.reference_limit / 100)
         refused += [f"{setting}: {why}"] if why else []
         found["steps"] = {planner: steps for planner, steps in found["steps"].items() if f"`{planner}`" not in few}
         if not found["steps"]:
@@ -423,17 +443,15 @@ def clock(options, folder):
                            reference.of_ranges(found["reference"], "{:.4f}".format),
                            f"{100 * reference.spread(found['reference']):.2f} %"])
     if rows:
-        print("Medians, and from the 10th to the 90th percentile. A step *counts* where the reference's turns before and "
-              f"behind it differ by at most {options.reference_limit:g} %. *Over* divides each step's time by their mean "
-              "and by what `slimpack` is predicted to take for the same documents, and compares that with `slimpack`'s "
-              "median. "
-              "*By the reference* scales a measured time by the reference's beside it over the reference's around the "
-              "profile.\n")
-        table(["degrees", "planner", "chunks, head on", "|", "steps that count", "step, s", "over `slimpack`", "predicted", "predicted / measured",
-               "by the reference", "peak bytes counted / predicted"], rows)
+        print("Medians. A *step* has its 10th to its 90th percentile beside it, all others the interval that has the median "
+              f"in it with a probability of at least {100 - 100 * reference.DOUBT:g} %. A time is divided by the mean of the "
+              "reference's before and behind it: *over* compares the same documents under `slimpack`, *by the reference* has "
+              "the reference's mean beside the profile as the time that predictions are of.\n")
+        table(["degrees", "planner", "chunks, head on", "|", "steps", "step, s", "over `slimpack`", "predicted",
+               "predicted / measured", "by the reference", "peak bytes counted / predicted"], rows)
         table(["degrees", "reference", "|", "turns", "s", "interquartile range over median"], references)
         worst = max(off)
-        print(f"Predicted within {100 * AIM:g} % of measured, by the median: {sum(one[0] <= AIM for one in off)} of {len(off)}; "
+        print(f"Predicted within {100 * AIM:g} % of measured by the reference: {sum(one[0] <= AIM for one in off)} of {len(off)}; "
               f"furthest off {100 * worst[0]:.1f} %, `{worst[1]}` at {worst[2]}.\n")
     if left_out:
         print("Not executed:\n\n" + "\n".join("- " + one for one in left_out) + "\n")
@@ -553,7 +571,7 @@ def parse():
                         help="of steps [2x1,1x2; of clock 1x1x2 too]")
     parser.add_argument("--effort", default="normal", help="with which clock plans its steps [normal]")
     parser.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
-                        help="of clock: by how much the reference's turns before and behind a step may differ [1]")
+                        help="of clock: to which the median of predicted over measured has to be known [1]")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),

@@ -10,6 +10,7 @@
 #include "slimpack_cpu/profile.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"
 #include "train.hpp"
+#include "turns.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -29,8 +30,9 @@ int profile(const Options& options) {
   check_writable(options.profile);
   const ModelShape model = model_of(options, sizeof(typename Math::Number));
   const std::size_t ranks = rank_count(options, std::nullopt, cores());
-  const cpu::MeasuredProfile measured =
-      cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));
+  cpu::ProfileOptions asked = cpu::profile_options(ranks, options.context);
+  asked.before_each = profile_turns(options);
+  const cpu::MeasuredProfile measured = cpu::measure_profile<Math>(model, asked);
   std::ostringstream text;
   write_profile(text, {{measured_shape(model), cpu::measured_device(ranks)}, measured.rows});
   write_file(options.profile, std::move(text).str());

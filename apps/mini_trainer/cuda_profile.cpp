@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -27,6 +28,7 @@
 #include "slimpack_cuda/row_tables.hpp"
 #include "slimpack_cuda/rows.hpp"
 #include "steps.hpp"
+#include "turns.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -63,8 +65,12 @@ struct Bench {
 
 class ProfileOnCuda {
  public:
-  ProfileOnCuda(ModelShape model, Tokens context, CudaThreadRanks& ranks)
-      : model_(std::move(model)), ranks_(ranks), benches_(ranks.size()) {
+  ProfileOnCuda(ModelShape model, Tokens context, CudaThreadRanks& ranks,
+                std::function<void(std::int64_t, std::size_t)> before_each)
+      : model_(std::move(model)),
+        ranks_(ranks),
+        before_each_(std::move(before_each)),
+        benches_(ranks.size()) {
     model_.bytes_per_element = CudaDevice::element_sizes().element;
     plans_ = cpu::profile_plans(model_, context);
     ranks_.device_threads().run(
@@ -79,7 +85,7 @@ class ProfileOnCuda {
   [[nodiscard]] CudaProfile measured() {
     embedding();
     if (ranks_.size() > 1) traffic();
-    for (const cpu::ProfilePlan& plan : plans_) units(plan);
+    for (std::size_t i = 0; i < plans_.size(); ++i) units(i);
     if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
     std::ranges::stable_sort(profile_.rows, {},
                              [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
@@ -90,7 +96,8 @@ class ProfileOnCuda {
   using Seconds = std::vector<std::vector<double>>;  ///< by unit, of all rounds and ranks
 
   /// One plan at a time: its devices hold weights.
-  void units(const cpu::ProfilePlan& profile) {
+  void units(std::size_t number) {
+    const cpu::ProfilePlan& profile = plans_[number];
     const Plan& plan = profile.plan;
     const runtime::Program program = runtime::make_program(plan);
     const runtime::StepData data = cpu::detail::profile_data(plan);
@@ -107,6 +114,7 @@ class ProfileOnCuda {
       const auto begin = std::chrono::steady_clock::now();
       // The first round looks for algorithms and touches memory for the first time.
       for (std::size_t round = 0; round <= kRounds; ++round) {
+        if (ranks == ranks_.size()) before_each_(static_cast<std::int64_t>(round), number);
         std::vector<std::vector<UnitTime>> found(ranks);
         runtime::Rendezvous together(ranks_.size(), 1);
         ranks_.device_threads().run([&](std::size_t rank) {
@@ -324,6 +332,7 @@ class ProfileOnCuda {
 
   ModelShape model_;
   CudaThreadRanks& ranks_;
+  std::function<void(std::int64_t, std::size_t)> before_each_;
   std::vector<cpu::ProfilePlan> plans_;
   std::vector<std::unique_ptr<Bench>> benches_;
   cpu::detail::EmbeddingTimes embedding_;
@@ -333,14 +342,15 @@ class ProfileOnCuda {
 
 }  // namespace
 
-CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaThreadRanks& ranks) {
-  return ProfileOnCuda(model, context, ranks).measured();
+CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaThreadRanks& ranks,
+                                 std::function<void(std::int64_t, std::size_t)> before_each) {
+  return ProfileOnCuda(model, context, ranks, std::move(before_each)).measured();
 }
 
 int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
   const ModelShape model = model_of(options, CudaDevice::element_sizes().element);
   check_writable(options.profile);
-  const CudaProfile profile = measure_cuda_profile(model, options.context, ranks);
+  const CudaProfile profile = measure_cuda_profile(model, options.context, ranks, profile_turns(options));
   std::ostringstream text;
   write_profile(text, {{measured_shape(model), ranks.device()}, profile.rows});
   write_file(options.profile, std::move(text).str());

@@ -2,6 +2,9 @@
 // --profile on GPUs: what cost coefficients are fitted to (docs/costs.md), by the devices' timers.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "cuda_ranks.hpp"
@@ -20,9 +23,12 @@ struct CudaProfile {
 /// Measures layers, embedding, head and optimizer of a model of this shape as units of small plans
 /// that go through the executor, and messages, sums and exchanges between ranks. First the first
 /// rank runs alone, then all do; each row holds the mean over rounds and ranks with all loaded.
-/// Throws InvalidInput where the model cannot be executed, CudaError where a device fails.
-[[nodiscard]] CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context,
-                                               CudaThreadRanks& ranks);
+/// `before_each` is told the round and the plan that run next, both from 0; the first round counts
+/// for nothing. Throws InvalidInput where the model cannot be executed, CudaError where a device
+/// fails.
+[[nodiscard]] CudaProfile measure_cuda_profile(
+    const ModelShape& model, Tokens context, CudaThreadRanks& ranks,
+    std::function<void(std::int64_t, std::size_t)> before_each = [](std::int64_t, std::size_t) {});
 
 /// The exit status.
 [[nodiscard]] int profile_on_cuda(const Options& options, CudaThreadRanks& ranks);

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
@@ -33,6 +32,7 @@
 #include "slimpack/runtime/learning_rate.hpp"
 #include "slimpack/runtime/llama_config.hpp"
 #include "steps.hpp"
+#include "turns.hpp"
 
 namespace slimpack::trainer {
 
@@ -228,10 +228,9 @@ class Run {
 
   /// Returns when another process gives this one the cores.
   void await_turn(std::int64_t step) {
-    report_.say(fmt::format("ready for step {}", step));
-    std::string line;
-    require(static_cast<bool>(std::getline(std::cin, line)),
-            "--turns: standard input ended before step " + std::to_string(step));
+    const std::string what = "step " + std::to_string(step);
+    report_.say("ready for " + what);
+    await_line(what);
   }
 
   void train(std::int64_t step, double waited) {

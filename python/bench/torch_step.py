@@ -7,9 +7,9 @@
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
 (10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
 as predicted, and predicted over measured time. Before and behind each step both processes run the same products: a
-measured ratio is of times over theirs, so that a machine that changes its speed favours none, and a step counts where
-the two differ by at most --reference-limit. Rounds go on until so many steps of each contender count; where after --tries
-times as many too few do, there is no row of the setting but one sentence that says why, and the status is 1. torch's
+measured ratio is of times over theirs, so that a machine that changes its speed favours none. Rounds go on until the
+median of each contender's times over theirs is known to --reference-limit; where after --tries times as many as are wanted
+it is not, there is no row of the setting but one sentence that says why, and the status is 1. torch's
 schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
 padded at their end to the common size that torch needs, and the fastest of several numbers of them counts. All losses
 of a setting have to agree.
@@ -233,10 +233,9 @@ def beside(found: dict[str, Any], name: str) -> list[list[float]]:
     return [found["reference"][round * width + place:][:2] for round in range(len(found["seconds"][name]))]
 
 
-def counting(found: dict[str, Any], name: str, limit: float) -> list[tuple[float, float]]:
-    """A contender's times that count, each with itself over the mean of the reference's before and behind it."""
-    return [(seconds, seconds / statistics.mean(turns))
-            for seconds, turns in zip(found["seconds"][name], beside(found, name)) if reference.steady(*turns, limit)]
+def ratios(found: dict[str, Any], name: str) -> list[float]:
+    """A contender's times over the mean of the reference's before and behind each."""
+    return [seconds / statistics.mean(turns) for seconds, turns in zip(found["seconds"][name], beside(found, name))]
 
 
 class Enough:
@@ -251,8 +250,7 @@ class Enough:
 
     def why_not(self, found: dict[str, Any]) -> Optional[str]:
         """Why nothing may be said of a setting; nothing where it may."""
-        times = {name: (len(counting(found, name, self.limit)), len(found["seconds"][name])) for name in found["seconds"]}
-        return reference.too_few(times, self.rounds, self.limit)[1]
+        return reference.unknown({name: ratios(found, name) for name in found["seconds"]}, self.rounds, self.limit)[1]
 
 
 def check_losses(found: dict[str, Any]) -> None:
@@ -262,22 +260,19 @@ def check_losses(found: dict[str, Any]) -> None:
         raise RuntimeError(f"losses differ: {found['losses']}")
 
 
-def rows_of(setting: dict[str, Any], found: dict[str, Any], limit: float) -> str:
+def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
     """A setting's rows as markdown."""
     lengths = setting["lengths"]
     label = (f"{setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
-    ours = statistics.median(over for _, over in counting(found, "slimpack", limit))
+    ours = statistics.median(ratios(found, "slimpack"))
     ours_predicted = setting["predicted"]["slimpack"]
     lines = []
-    for name, every in found["seconds"].items():
-        own = counting(found, name, limit)
-        seconds = [each for each, _ in own]
-        median, predicted = statistics.median(seconds), setting["predicted"].get(name)
-        last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
-        over = statistics.median(over for _, over in own) / ours
-        lines.append(f"| {label} | {name} | {len(seconds)} of {len(every)} | "
-                     f"{reference.of_ranges(seconds, '{:.3f}'.format)} | {over:.3f} | {last} |")
+    for name, seconds in found["seconds"].items():
+        predicted = setting["predicted"].get(name)
+        last = f"{predicted / ours_predicted:.3f} | {predicted / statistics.median(seconds):.2f}" if predicted else "- | -"
+        over = reference.of_interval([each / ours for each in ratios(found, name)], "{:.3f}".format)
+        lines.append(f"| {label} | {name} | {len(seconds)} | {reference.of_ranges(seconds, '{:.3f}'.format)} | {over} | {last} |")
         label = ""
     return "\n".join(lines)
 
@@ -287,7 +282,7 @@ def main() -> None:
     options.add_argument("folder", type=Path, help="keeps prices, plans and measured steps")
     options.add_argument("--settings", type=int, default=8)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--rounds", type=int, default=5, help="that count of each contender")
+    options.add_argument("--rounds", type=int, default=5, help="steps of each contender, at least")
     options.add_argument("--tries", type=int, default=reference.TRIES, help="times as many rounds before it gives up")
     options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
     options.add_argument("--effort", default="normal")
@@ -296,7 +291,7 @@ def main() -> None:
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
     options.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
-                         help="by how much the fixed products before and behind a step may differ")
+                         help="to which the median of each contender's times over the fixed products' has to be known")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     for name in ("settings", "rounds", "tries"):
@@ -312,7 +307,7 @@ def main() -> None:
     if "prices" in parts and not (asked.folder / "cost.json").exists():
         measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
     if "table" in parts:
-        print("| setting | contender | steps that count | s, median (10 to 90 %) | over slimpack | predicted | "
+        print("| setting | contender | steps | s, median (10 to 90 %) | over slimpack (95 % interval) | predicted | "
               "predicted / measured |\n|---|---|---:|---:|---:|---:|---:|")
     refused, enough = [], Enough(asked)
     for number in numbers:
@@ -339,7 +334,7 @@ def main() -> None:
             if why:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:
-                print(rows_of(setting, known, enough.limit))
+                print(rows_of(setting, known))
     if refused:
         sys.exit("torch_step.py: " + "; ".join(refused))
 
