@@ -350,7 +350,8 @@ CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaTh
 int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
   const ModelShape model = model_of(options, CudaDevice::element_sizes().element);
   check_writable(options.profile);
-  const CudaProfile profile = measure_cuda_profile(model, options.context, ranks, profile_turns(options));
+  const CudaProfile profile =
+      measure_cuda_profile(model, options.context, ranks, profile_turns(options));
   std::ostringstream text;
   write_profile(text, {{measured_shape(model), ranks.device()}, profile.rows});
   write_file(options.profile, std::move(text).str());

@@ -136,7 +136,7 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add("--trace", texts.trace, "measured times of the last step; its plan is put beside it");
   program.add_flag("--turns", texts.turns,
                    "begin each step, once it is planned and a line says so, at a line on standard "
-                   "input: runs of several planners can take turns; so begins each plan of --profile");
+                   "input: runs of several planners can take turns, and the plans of --profile");
   program.add_flag("--check", texts.check,
                    "compare one planned step with the unsliced reference, and end");
   add("--profile", texts.profile, "measure what slimpack calibrate fits, and end");
