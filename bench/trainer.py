@@ -414,6 +414,53 @@ def clock_rows(setting, found):
     return rows, off
 
 
+KEPT = ("measured_s", "predicted_s", "reference_s", "peak_bytes", "predicted_peak_bytes")  # of a step
+
+
+class Measured:
+    """What the clock has measured, by degrees, in the file of --measured where there is one."""
+
+    def __init__(self, options):
+        self.path = options.measured
+        asked = {name: str(getattr(options, name)) for name in ("model", "batch_tokens", "context", "seed", "effort", "warmup")}
+        asked.update(lengths=options.lengths.name, more=" ".join(options.more), program=options.program)
+        self.held = {"asked": asked, "degrees": {}}
+        if self.path and not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
+            raise Failure(f"{self.path}: cannot be written")
+        if self.path and self.path.exists():
+            try:
+                self.held = json.loads(self.path.read_text())
+                self.held["asked"], self.held["degrees"]
+            except (ValueError, TypeError, KeyError):
+                raise Failure(f"{self.path}: is not what the clock keeps") from None
+            other = [name for name, value in asked.items() if self.held["asked"].get(name) != value]
+            if other:
+                raise Failure(f"{self.path}: was measured with {other[0]} {self.held['asked'].get(other[0])!r}, got "
+                              f"{asked[other[0]]!r}")
+
+    def has(self, setting):
+        return setting in self.held["degrees"]
+
+    def get(self, setting):
+        """As `clock_of` gives it."""
+        found = dict(self.held["degrees"][setting])
+        found["steps"] = {planner: [dict(zip(KEPT, step), partition=kept["partition"]) for step in zip(*(kept[key] for key in KEPT))]
+                          for planner, kept in found["steps"].items()}
+        return found
+
+    def add(self, setting, found):
+        """`found` is what `clock_of` gives."""
+        kept = dict(found, machine=machine(), steps={})
+        for planner, steps in found["steps"].items():
+            kept["steps"][planner] = {key: [float(f"{step[key]:.6g}") if isinstance(step[key], float) else step[key]
+                                            for step in steps] for key in KEPT}
+            kept["steps"][planner]["partition"] = steps[0]["partition"]
+        kept["reference"] = [float(f"{seconds:.4g}") for seconds in found["reference"]]
+        self.held["degrees"][setting] = kept
+        if self.path:
+            self.path.write_text(json.dumps(self.held) + "\n")
+
+
 def clock(options, folder):
     print(f"### Steps on the clock\n\n{options.lengths.name}, scaled so that the longest document is the context, drawn "
           f"tokens; model `{options.model}`, {' '.join(options.more) or 'fp32'}, {options.batch_tokens:,} tokens a step, "
@@ -422,14 +469,18 @@ def clock(options, folder):
           "`slimpack calibrate` just before.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
     rows, off, references, left_out, refused = [], [], [], [], []
+    measured = Measured(options)
     for setting, ranks in options.degrees.items():
-        tell(f"clock: {setting}")
-        place = folder / setting
-        place.mkdir()
-        found = clock_of(options, place, ranks, lengths)
+        if not measured.has(setting):
+            tell(f"clock: {setting}")
+            place = folder / setting
+            place.mkdir()
+            found = clock_of(options, place, ranks, lengths)
+            common = min(map(len, found["steps"].values()), default=0)
+            check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
+            measured.add(setting, found)
+        found = measured.get(setting)
         left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
-        common = min(map(len, found["steps"].values()), default=0)
-        check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
         times = {f"`{planner}`": [fidelity(step) for step in steps] for planner, steps in found["steps"].items()}
         few, why = reference.unknown(times, options.steps, options.reference_limit / 100)
         refused += [f"{setting}: {why}"] if why else []
@@ -439,7 +490,7 @@ def clock(options, folder):
         more, far = clock_rows(setting, found)
         rows += more
         off += far
-        references.append([setting, found["work"], len(found["reference"]),
+        references.append([setting, found["machine"], found["work"], len(found["reference"]),
                            reference.of_ranges(found["reference"], "{:.4f}".format),
                            f"{100 * reference.spread(found['reference']):.2f} %"])
     if rows:
@@ -449,7 +500,7 @@ def clock(options, folder):
               "the reference's mean beside the profile as the time that predictions are of.\n")
         table(["degrees", "planner", "chunks, head on", "|", "steps", "step, s", "over `slimpack`", "predicted",
                "predicted / measured", "by the reference", "peak bytes counted / predicted"], rows)
-        table(["degrees", "reference", "|", "turns", "s", "interquartile range over median"], references)
+        table(["degrees", "measured on", "reference", "|", "turns", "s", "interquartile range over median"], references)
         worst = max(off)
         print(f"Predicted within {100 * AIM:g} % of measured by the reference: {sum(one[0] <= AIM for one in off)} of {len(off)}; "
               f"furthest off {100 * worst[0]:.1f} %, `{worst[1]}` at {worst[2]}.\n")
@@ -550,10 +601,10 @@ PARTS = {"speed": speed, "text": text, "calibration": calibration, "kill": kill,
 
 
 def machine():
+    """Date, cores and their name."""
     facts = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
     names = [line.split(":", 1)[1].strip() for line in facts.splitlines() if line.startswith("model name")]
-    return (f"{datetime.date.today()}, {len(os.sched_getaffinity(0))} cores ({names[0] if names else 'unknown'}), load "
-            f"{os.getloadavg()[0]:.2f} at the beginning.")
+    return f"{datetime.date.today()}, {len(os.sched_getaffinity(0))} cores ({names[0] if names else 'unknown'})"
 
 
 def parse():
@@ -572,6 +623,8 @@ def parse():
     parser.add_argument("--effort", default="normal", help="with which clock plans its steps [normal]")
     parser.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
                         help="of clock: to which the median of predicted over measured has to be known [1]")
+    parser.add_argument("--measured", type=pathlib.Path, metavar="FILE",
+                        help="of clock: keeps what was measured; degrees that it has are not measured again")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
@@ -620,7 +673,8 @@ def main():
     options = parse()
     sys.stdout.reconfigure(line_buffering=True)
     failed = False
-    print(machine() + "\n")
+    if options.parts != ["clock"]:
+        print(f"{machine()}, load {os.getloadavg()[0]:.2f} at the beginning.\n")
     for part in options.parts or [part for part in PARTS if part != "clock"]:
         with tempfile.TemporaryDirectory() as folder:
             try:

@@ -73,8 +73,9 @@ class ClockTest(unittest.TestCase):
         return subprocess.run([str(word) for word in command], text=True, capture_output=True, timeout=400)
 
     def test_planners_take_turns_and_one_that_no_plan_can_say_is_named(self):
-        done = self.run_clock("--steps", "6", "--planners", "megatron,slimpipe,slimpack", "--degrees", "2x1,1x1x2",
-                              "--reference-limit", "100000")
+        kept = pathlib.Path(self.folder.name, "clock.json")
+        asked = ("--steps", "6", "--planners", "megatron,slimpipe,slimpack", "--degrees", "2x1,1x1x2", "--measured", kept)
+        done = self.run_clock(*asked, "--reference-limit", "100000")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()
                 if line.startswith("| ")]
@@ -91,6 +92,19 @@ class ClockTest(unittest.TestCase):
             if "data-parallel ranks" in row[1]:
                 self.assertGreaterEqual(int(row[2]), 2 + 7 * 3)
         self.assertIn("pp 2, `slimpipe`: mini_trainer: planner slimpipe is modelled on the simulator only", done.stdout)
+        again = self.run_clock(*asked, "--reference-limit", "100000")  # prints what was measured
+        self.assertEqual(again.stdout, done.stdout)
+        self.assertEqual(again.stderr, "")
+        unknown = self.run_clock(*asked, "--reference-limit", "0")
+        self.assertEqual(unknown.returncode, 1)
+        self.assertNotIn("|", unknown.stdout)
+        other = self.run_clock(*asked, "--seed", "2")
+        self.assertEqual(other.returncode, 1)
+        self.assertEqual(other.stderr, f"trainer.py: clock: {kept}: was measured with seed '1', got '2'\n")
+        kept.write_text("[]")
+        self.assertEqual(self.run_clock(*asked).stderr, f"trainer.py: clock: {kept}: is not what the clock keeps\n")
+        missing = self.run_clock("--measured", pathlib.Path(self.folder.name, "missing", "clock.json"))
+        self.assertEqual(missing.stderr, f"trainer.py: clock: {self.folder.name}/missing/clock.json: cannot be written\n")
 
     def test_where_too_little_is_known_there_is_no_figure(self):
         done = self.run_clock("--steps", "6", "--tries", "1", "--planners", "slimpack", "--degrees", "1x2",
