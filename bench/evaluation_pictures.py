@@ -71,7 +71,7 @@ def trends(title, sub, panels):
     """One panel for each (name, {value: [(ratio, words)]}): dots by value, the range between least and most, the line of geometric means."""
     panels = [(name, {value: points for value, points in values.items() if points}) for name, values in panels]
     panels = [(name, values) for name, values in panels if values]
-    panel, left, top, height = 300, 56, 86, 250
+    panel, left, top, height = 380, 56, 86, 250
     width = left + panel * len(panels) + 8
     axis = Axis([ratio for _, values in panels for points in values.values() for ratio, _ in points], top + height, top)
     body = []
