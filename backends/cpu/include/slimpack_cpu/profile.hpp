@@ -41,6 +41,7 @@ struct ProfileOptions {
   std::int64_t rounds = 7;         ///< measured at most; every unit runs once a round
   std::chrono::milliseconds budget{45'000};  ///< no round begins that would end after it
   bool quick = false;                        ///< quick_profile_plans
+
   /// Told the round and the plan that run next, both from 0, while no rank works: the first round
   /// counts for nothing where there is another. Its time counts towards the budget.
   std::function<void(std::int64_t, std::size_t)> before_each = [](std::int64_t, std::size_t) {};
