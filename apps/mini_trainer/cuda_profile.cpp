@@ -88,7 +88,7 @@ class ProfileOnCuda {
     for (std::size_t i = 0; i < plans_.size(); ++i) units(i);
     if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
     std::ranges::stable_sort(profile_.rows, {},
-                             [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
+                             [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
     return std::move(profile_);
   }
 

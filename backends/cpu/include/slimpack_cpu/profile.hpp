@@ -137,7 +137,7 @@ class ProfileRun {
     }
     for (const Shot& shot : shots_) unit_rows(shot);
     std::ranges::stable_sort(rows_, {},
-                             [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
+                             [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
     return {std::move(rows_), core_share()};
   }
 
