@@ -96,7 +96,8 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
         assert terms["token"] > 0
         errors = [abs(terms["unit"] + int(row["layers"]) * (
             terms["layer"] + terms["token"] * int(row["tokens"]) + terms["pair"] * float(row["pairs"])
-            + terms["segment"] * int(row["segments"]) + terms.get("key", 0) * int(row["keys"]))
+            + terms["segment"] * int(row["segments"]) + terms.get("key", 0) * int(row["keys"])
+            + terms.get("spill_token", 0) * max(int(row["tokens"]) - terms.get("spill_from", 0), 0))
             + terms.get("weight_byte", 0) * int(row["weight_bytes"])
             + terms.get("accumulator_byte", 0) * int(row["accumulator_bytes"]) - float(row["seconds"]))
             / float(row["seconds"]) for row in rows if row["kind"] == "layer" and row["pass"] == pass_]

@@ -310,6 +310,35 @@ TEST_CASE("fit_cost: B that leaves weights apart and W are fitted together, besi
   refused();
 }
 
+TEST_CASE("fit_cost: a second price of tokens that spill, only where rows ask for it") {
+  const FittedTerms layer{1e-5, 4e-5, 6.6e-7, 3.3e-11, 5e-7, 0};
+  constexpr std::int64_t kFrom = 512;
+  for (const double noise : {0.0, 0.02}) {
+    CAPTURE(noise);
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      const auto plain = synthetic(seed, layer, ProfileKind::layer, Pass::forward, noise);
+      const FittedTerms once = *fit_cost(plain).cost.layer_forward;
+      CHECK(once.spill_token == 0);
+      CHECK(once.spill_from == 0);
+      std::vector<ProfileRow> rows = plain;
+      for (ProfileRow& row : rows) {
+        const std::int64_t more = std::max<std::int64_t>(row.tokens.value - kFrom, 0);
+        row.seconds += static_cast<double>(row.layers * more) * layer.token / 2;
+      }
+      const FittedTerms twice = *fit_cost(rows).cost.layer_forward;
+      CHECK(twice.spill_from == kFrom);
+      CHECK(twice.token == doctest::Approx(layer.token).epsilon(noise == 0 ? 1e-6 : 0.1));
+      CHECK(twice.spill_token == doctest::Approx(layer.token / 2).epsilon(noise == 0 ? 1e-6 : 0.2));
+    }
+  }
+  // Units that are cheaper a token when they are large have a cost of a unit, not a negative price.
+  std::vector<ProfileRow> concave = synthetic(9, layer, ProfileKind::layer, Pass::forward, 0);
+  for (ProfileRow& row : concave) {
+    row.seconds -= static_cast<double>(std::max<std::int64_t>(row.tokens.value - kFrom, 0)) * 1e-7;
+  }
+  CHECK(fit_cost(concave).cost.layer_forward->spill_token == 0);
+}
+
 TEST_CASE("fit_cost: small kernels count as much as large ones") {
   // A large transfer that is 20 % off must not move the latency of the small ones.
   const FittedTerms link{7e-6, 0, 0, 0, 0, 3e-12};

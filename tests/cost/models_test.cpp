@@ -78,6 +78,20 @@ TEST_CASE("cost models: the laws hold") {
   SUBCASE("fitted") {
     test::check_laws(FittedModel(test::some_fit(), llama_7b(), h100(), MemorySpec{}));
   }
+  SUBCASE("fitted, tokens that spill") {
+    FittedCost cost = test::some_fit();
+    for (auto* const terms : {&cost.layer_forward, &cost.layer_backward}) {
+      (*terms)->spill_token = (*terms)->token / 4;
+      (*terms)->spill_from = 1000;
+    }
+    test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+    test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    cost.layer_forward->spill_from = 1e10;
+    CHECK_THROWS_WITH_AS(
+        FittedModel(cost, llama_7b(), h100(), MemorySpec{}),
+        "cost.layer_forward.spill_from must be from 0 to 1e9, got '10000000000.000000'",
+        InvalidInput);
+  }
   SUBCASE("fitted, B apart and W measured") {
     FittedCost cost = test::some_fit();
     for (const double part : {0.3, 0.6, 1.1}) {

@@ -31,7 +31,10 @@ FittedTerms random_terms(Random& random) {
                ? 0.0
                : std::ldexp(random.unit(), static_cast<int>(random.between(-60, 8)));
   };
-  return {draw(), draw(), draw(), draw(), draw(), draw()};
+  FittedTerms terms{draw(), draw(), draw(), draw(), draw(), draw()};
+  terms.spill_token = draw();
+  terms.spill_from = static_cast<double>(random.between(0, 9000));
+  return terms;
 }
 
 CostSpec random_cost(std::uint64_t seed) {
@@ -133,6 +136,9 @@ TEST_CASE("costs: an unknown key of a file is refused with the nearest one that 
   refused(R"({"kind": "table", "tokens": [1], "context": [0], "forward_s": [1], "backward_s": [1],
               "contexts": [0]})",
           "cost.json: the key 'contexts' is not known; did you mean 'context'?");
+  refused(R"({"kind": "fitted", "head": {"unit": 0, "layer": 0, "token": 1e-6, "pair": 0,
+              "segment": 0, "byte": 0, "spill_from": -1}})",
+          "cost.json: head.spill_from: must be a number in 0.0 .. 1000000000.0, found -1");
   // What calibration adds on the origin is no misspelling; a plan.json may have any further key.
   CHECK(parse(R"({"kind": "fitted", "shape": {"hidden": 8}, "device": {"name": "x"}})") ==
         CostSpec(FittedCost{}));

@@ -23,10 +23,14 @@ struct FittedPicos {
   Picos unit = 0;
   double layer = 0, token = 0, pair2 = 0, key = 0, segment = 0, byte = 0;
   double weights = 0, accumulators = 0;  // per layer
+  double spill_token = 0;
+  std::int64_t spill_from = 0;  // tokens
 
   [[nodiscard]] Picos linear(std::int64_t tokens, std::int64_t layers,
                              std::int64_t tp) const noexcept {
+    const std::int64_t spilled = std::max<std::int64_t>(tokens - spill_from, 0);
     return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp)) +
+           picos(spilled * layers, spill_token / static_cast<double>(tp)) +
            picos(layers, weights / static_cast<double>(tp)) +
            picos(layers, accumulators / static_cast<double>(tp));
   }
@@ -36,6 +40,14 @@ struct FittedPicos {
            picos(load.segments, stage.layers, segment);
   }
 };
+
+/// Whole tokens. Throws InvalidInput where they are out of range.
+[[nodiscard]] inline std::int64_t spill_from(double tokens, const char* kind) {
+  require(tokens >= 0 && tokens <= 1e9,
+          std::string("cost.") + kind + ".spill_from must be from 0 to 1e9",
+          std::to_string(tokens));
+  return static_cast<std::int64_t>(tokens);
+}
 
 /// Throws InvalidInput naming the coefficient that is negative or not finite.
 [[nodiscard]] inline std::optional<FittedPicos> fitted_picos(
@@ -56,6 +68,8 @@ struct FittedPicos {
   result.key = each(terms->key, "key");
   result.segment = each(terms->segment, "segment");
   result.byte = each(terms->byte, "byte");
+  result.spill_token = each(terms->spill_token, "spill_token");
+  result.spill_from = spill_from(terms->spill_from, kind);
   const auto bytes = [](std::int64_t count) { return static_cast<double>(count); };
   const std::int64_t weights = model.layer_matrix_weights();
   result.weights =
@@ -241,6 +255,8 @@ class FittedModel {
     const double launches = static_cast<double>(terms_.weight_kernels()) / kernels;
     layer_weight_->token = layer_backward_->token * share;
     layer_apart_->token = layer_backward_->token * (1 - share);
+    layer_weight_->spill_token = layer_backward_->spill_token * share;
+    layer_apart_->spill_token = layer_backward_->spill_token * (1 - share);
     layer_weight_->layer = layer_backward_->layer * launches;
     layer_apart_->layer = layer_backward_->layer * (1 - launches);
     layer_weight_->weights = layer_apart_->accumulators = 0;

@@ -58,7 +58,7 @@ struct FittedTerm {
   std::string_view key;
   double FittedTerms::* value;
 };
-inline constexpr std::array<FittedTerm, 9> kFittedTerms{{
+inline constexpr std::array<FittedTerm, 11> kFittedTerms{{
     {"unit", &FittedTerms::unit},
     {"layer", &FittedTerms::layer},
     {"token", &FittedTerms::token},
@@ -68,6 +68,8 @@ inline constexpr std::array<FittedTerm, 9> kFittedTerms{{
     {"key", &FittedTerms::key},
     {"weight_byte", &FittedTerms::weight_byte},
     {"accumulator_byte", &FittedTerms::accumulator_byte},
+    {"spill_token", &FittedTerms::spill_token},
+    {"spill_from", &FittedTerms::spill_from},
 }};
 
 /// The first terms, which every file has; the others are written where they are not zero.

@@ -17,7 +17,8 @@ struct AnalyticCost {
 
 /// The fitted time of one kind of work, in seconds:
 /// unit + layers (layer + token tokens + pair pairs + key keys + segment segments) + byte bytes +
-/// weight_byte weight_bytes + accumulator_byte accumulator_bytes,
+/// weight_byte weight_bytes + accumulator_byte accumulator_bytes +
+/// layers spill_token max(0, tokens - spill_from),
 /// with layers = 1 for everything but layers. Every coefficient is >= 0.
 struct FittedTerms {
   double unit = 0;              ///< seconds of a unit, whatever it holds
@@ -29,6 +30,8 @@ struct FittedTerms {
   double key = 0;               ///< seconds per key that slices read and layer
   double weight_byte = 0;       ///< seconds per byte of weights that a unit reads
   double accumulator_byte = 0;  ///< seconds per byte of weights' gradients read and written
+  double spill_token = 0;       ///< seconds more per token beyond `spill_from` and layer
+  double spill_from = 0;        ///< tokens of a unit whose rows fit into the caches
   friend bool operator==(const FittedTerms&, const FittedTerms&) = default;
 };
 
