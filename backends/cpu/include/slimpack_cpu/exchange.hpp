@@ -72,7 +72,7 @@ class SliceAttention {
   void forward(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     for (const PieceRows<Number>& rows : pieces)
       math_.attention_begin(rows.attention, rows.log_sum);
-    if (call_.shard.ranks == 1) {
+    if (stays()) {
       for_each_block(pieces, {}, [&](Tokens first_row, const QueryRun& queries) {
         for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
           attend(first_row, queries, first, keys);
@@ -93,7 +93,7 @@ class SliceAttention {
       std::ranges::fill(here_.dkey, Number{0});
       std::ranges::fill(here_.dvalue, Number{0});
     }
-    if (call_.shard.ranks == 1) {
+    if (stays()) {
       for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
         for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
           attend_backward(first_row, queries, first, keys);
@@ -126,6 +126,12 @@ class SliceAttention {
     Out query, attention, log_sum, dattention, delta, dquery;
   };
 
+  /// Whether one rank owns the whole sample up to the slice's end, so that nothing travels: ranks
+  /// that wait for each other at every short slice of a pack take longer for that than for its
+  /// rows.
+  [[nodiscard]] bool stays() const {
+    return call_.shard.ranks == 1 || segment_.slice.end <= call_.shard.block;
+  }
   [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
     return {rank, call_.shard.ranks, call_.shard.block};
   }

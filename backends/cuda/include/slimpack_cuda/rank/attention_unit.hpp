@@ -204,8 +204,11 @@ class RankAttention {
     std::swap(buffers.current, buffers.incoming);
     rank = owner(hop + 1);
   }
-  [[nodiscard]] bool comes_home(std::int64_t step) const {
-    return step + 1 == places_.call.shard.ranks;
+  /// How often a slice's ring meets keys: once where one rank owns the whole sample up to its end,
+  /// so that nothing travels.
+  [[nodiscard]] std::int64_t rounds(const runtime::SegmentMemory& segment) const {
+    const CpShard& shard = places_.call.shard;
+    return segment.slice.end <= shard.block ? 1 : shard.ranks;
   }
 
   // --- keys and values travel ---
@@ -236,13 +239,13 @@ class RankAttention {
   template <class Link>
   void forward_keys(std::size_t i, std::int64_t layer, Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t row = 2 * k_ * 2;
+    const std::int64_t row = 2 * k_ * 2, all = rounds(segment);
     Travelling buffers = travelling(segment, Tokens{0}, row);
     std::int64_t rank = places_.call.shard.rank;
     load_keys(keys_of(buffers.current, segment, rank, false), i, layer);
-    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < all; ++step) {
       // The next keys come while these are attended to.
-      if (!comes_home(step)) begin_to_hand(buffers, segment, step, Tokens{0}, 0, row, link);
+      if (step + 1 < all) begin_to_hand(buffers, segment, step, Tokens{0}, 0, row, link);
       const Keys keys = keys_of(buffers.current, segment, rank, false);
       const bool first = step == 0;
       attention_forward(first ? queries() : partial_, first ? log_sums() : partial_log_sum_,
@@ -257,7 +260,7 @@ class RankAttention {
                         all_rows_of(partial_log_sum_, piece, heads_), piece.piece.length().value,
                         places_.shape, stream_);
       }
-      if (comes_home(step)) break;
+      if (step + 1 == all) break;
       link.end_ring();
       take_over(buffers, rank, step);
     }
@@ -267,7 +270,7 @@ class RankAttention {
   void backward_keys(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                      Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t fixed = 2 * k_ * 2, row = fixed + 2 * k_ * 4;
+    const std::int64_t fixed = 2 * k_ * 2, row = fixed + 2 * k_ * 4, all = rounds(segment);
     Travelling buffers = travelling(segment, Tokens{0}, row);
     std::int64_t rank = places_.call.shard.rank;
     Keys keys = keys_of(buffers.current, segment, rank, true);
@@ -277,16 +280,17 @@ class RankAttention {
     for (const runtime::PieceMemory& piece : segment.pieces) {
       fill_zeros(all_rows_of(rows.dquery_sum, piece, q_), stream_);
     }
-    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < all; ++step) {
       // Keys and values go ahead of their gradients; nobody needs them when those come home.
-      if (!comes_home(step)) begin_to_hand(buffers, segment, step, Tokens{0}, 0, fixed, link);
+      if (step + 1 < all) begin_to_hand(buffers, segment, step, Tokens{0}, 0, fixed, link);
       keys = keys_of(buffers.current, segment, rank, true);
       attention_backward_partial(
           rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
           rows.delta, rows.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, stream_);
-      if (!comes_home(step)) link.end_ring();
+      if (step + 1 < all) link.end_ring();
+      if (all == 1) break;
       begin_to_hand(buffers, segment, step, Tokens{0}, fixed, row, link);
       link.end_ring();
       take_over(buffers, rank, step);
@@ -336,7 +340,7 @@ class RankAttention {
   template <class Link>
   void forward_queries(std::size_t i, std::int64_t layer, Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t row = 2 * q_ * 2 + heads_ * 4;
+    const std::int64_t row = 2 * q_ * 2 + heads_ * 4, all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
@@ -345,7 +349,7 @@ class RankAttention {
       copy(travelling_rows_of(own.query, segment, piece, q_),
            rows_of(block_of(piece, layer).query, piece, q_), stream_);
     }
-    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < all; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, false);
       // What is computed of them here stands where the next ones will come.
       const Queries made = step == 0 ? current : queries_of(buffers.incoming, segment, rank, false);
@@ -356,6 +360,7 @@ class RankAttention {
         attention_merge(current.attention, current.log_sum, made.attention, made.log_sum,
                         current.log_sum.size / heads_, places_.shape, stream_);
       }
+      if (all == 1) break;
       begin_to_hand(buffers, segment, step, segment.slice.begin, 0, row, link);
       link.end_ring();
       take_over(buffers, rank, step);
@@ -375,6 +380,7 @@ class RankAttention {
                         Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t sums = q_ * 4, row = sums + 2 * q_ * 2 + 2 * heads_ * 4;
+    const std::int64_t all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
@@ -391,9 +397,9 @@ class RankAttention {
            all_rows_of(rows.delta, piece, heads_), stream_);
     }
     fill_zeros(own.dquery, stream_);
-    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < all; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
-      if (!comes_home(step)) {
+      if (step + 1 < all) {
         begin_to_hand(buffers, segment, step, segment.slice.begin, sums, row, link);
       }
       attention_backward_partial(
@@ -401,7 +407,8 @@ class RankAttention {
           current.log_sum, current.delta, current.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, stream_);
-      if (!comes_home(step)) link.end_ring();
+      if (step + 1 < all) link.end_ring();
+      if (all == 1) break;
       begin_to_hand(buffers, segment, step, segment.slice.begin, 0, sums, link);
       link.end_ring();
       take_over(buffers, rank, step);
