@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <concepts>
 #include <condition_variable>
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,6 +46,7 @@ class BasicRendezvous {
   /// Throws InvalidInput unless devices >= 1 and max_in_flight >= 1.
   BasicRendezvous(std::size_t devices, std::int32_t max_in_flight)
       : max_in_flight_(static_cast<std::size_t>(std::max(max_in_flight, 1))),
+        spins_(devices <= std::thread::hardware_concurrency()),
         running_(devices),
         devices_(devices) {
     require(devices >= 1, "Rendezvous: devices must be >= 1");
@@ -138,6 +142,7 @@ class BasicRendezvous {
   };
   struct Device {
     std::condition_variable wake;
+    std::atomic<bool> awake{true};  ///< false from the beginning of a wait to its end
     const Wait* wait = nullptr;
     std::string place;
     bool left = false;
@@ -147,7 +152,11 @@ class BasicRendezvous {
   void abort_locked(const std::string& sentence) {
     if (aborted_) return;
     aborted_ = sentence;
-    for (Device& device : devices_) device.wake.notify_one();
+    for (Device& device : devices_) rouse(device);
+  }
+  static void rouse(Device& device) {
+    device.awake.store(true, std::memory_order_release);
+    device.wake.notify_one();
   }
 
   [[nodiscard]] bool stuck() const {
@@ -192,8 +201,22 @@ class BasicRendezvous {
       if (device.wait == nullptr || !device.wait->over()) continue;
       device.wait = nullptr;
       --waiting_;
-      device.wake.notify_one();
+      rouse(device);
     }
+  }
+
+  /// Looks for a moment whether the device is awake, without the lock: a thread that sleeps on a
+  /// core of its own takes longer to wake up than most waits last.
+  void spin(Lock& lock, const Device& device) const {
+    constexpr std::chrono::microseconds kLongest{200};
+    if (!spins_) return;
+    lock.unlock();
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    while (!device.awake.load(std::memory_order_acquire) &&
+           std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    lock.lock();
   }
 
   void wait_for(Lock& lock, std::size_t device, const Wait& wait) {
@@ -201,12 +224,14 @@ class BasicRendezvous {
     if (wait.over()) return;
     Device& self = devices_[device];
     self.wait = &wait;
+    self.awake.store(false, std::memory_order_relaxed);
     ++waiting_;
     const bool last = stuck();
     const std::string list = last ? blocked_list() : std::string();
     if (last) {
       abort_locked(list);
     } else {
+      spin(lock, self);
       self.wake.wait(lock, [&] { return self.wait == nullptr || aborted_.has_value(); });
     }
     if (self.wait != nullptr) {
@@ -290,6 +315,7 @@ class BasicRendezvous {
   mutable std::mutex mutex_;
   std::condition_variable still_;
   std::size_t max_in_flight_;
+  bool spins_;  ///< every device has a core to wait on
   std::size_t running_, waiting_ = 0, moving_ = 0;
   std::map<Channel, ChannelState> channels_;
   std::map<std::vector<std::size_t>, GroupState> groups_;
