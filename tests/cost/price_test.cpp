@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost/priced_load.hpp"
 #include "cost/shapes.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/ideal.hpp"
@@ -178,6 +179,43 @@ TEST_CASE("PricedPlan: groups without packs change no price of the others") {
   }
 }
 
+TEST_CASE("PricedPlan: B of a group waits in every layer for the rank with most attention") {
+  // One rank has more rows, the other one more attention: the second half of the sample.
+  Plan plan = two_by_two();
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const PackLoads loads(plan);
+  const PackId forward{4}, backward{5};
+  PackLoad rows = loads(forward, 0), pairs = loads(forward, 1);
+  rows.tokens = {4000}, rows.pairs2 = rows.filled_pairs2 = 4'000'000;
+  pairs.tokens = {2000}, pairs.pairs2 = pairs.filled_pairs2 = 90'000'000;
+  CHECK(detail::with_attention(rows, pairs).tokens == rows.tokens);
+  CHECK(detail::with_attention(rows, pairs).pairs2 == pairs.pairs2);
+  CHECK(detail::comes_home(plan.micropacks[index(backward)]));
+  CHECK(!detail::comes_home(plan.micropacks[index(forward)]));
+  plan.micropacks[index(forward)].exchange.back() = RingMode::pass_q;
+  CHECK(detail::comes_home(plan.micropacks[index(forward)]));
+
+  // Blocks of half a sample: F takes as long as its slowest rank, B longer than each.
+  plan = two_by_two();
+  plan.memory.cp_block_tokens = Tokens{(plan.samples.back().value + 1) / 2};
+  const PackLoads halves(plan);
+  REQUIRE(halves(backward, 0).pairs2 < halves(backward, 1).pairs2);
+  const PricedPlan priced(plan);
+  StageLoad stage;
+  stage.layers = 15;
+  stage.embedding = true;
+  stage.tensor_link = stage.exchange_link = plan.cluster.inside;
+  Nanos slowest;
+  for (const std::size_t rank : {0U, 1U}) {
+    const PackLoad load = test::priced_load(plan, halves, backward, rank);
+    CHECK(load.pairs2 == halves(backward, 1).pairs2);
+    slowest = std::max(slowest, model.backward(load, stage, Recompute::light));
+  }
+  CHECK(priced.compute(backward, 0) == slowest);
+  CHECK(priced.compute(forward, 0) == std::max(model.forward(halves(forward, 0), stage),
+                                               model.forward(halves(forward, 1), stage)));
+}
+
 TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
   const Plan plan = two_by_two();
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
@@ -193,7 +231,7 @@ TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
       stage.exchange_link = in_cp_group && line == 1 ? plan.cluster.between : plan.cluster.inside;
       Nanos slowest;
       for (std::size_t rank = 0; rank < (in_cp_group ? 2 : 1); ++rank) {
-        const PackLoad& load = loads(PackId{pack}, rank);
+        const PackLoad load = test::priced_load(plan, loads, PackId{pack}, rank);
         slowest = std::max(slowest, pack % 2 == 0 ? model.forward(load, stage)
                                                   : model.backward(load, stage, Recompute::light));
       }

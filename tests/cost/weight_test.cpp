@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cost/priced_load.hpp"
 #include "cost/shapes.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/analytic.hpp"
@@ -260,7 +261,7 @@ TEST_CASE("PricedPlan: W of each rank by its own tokens") {
         const StageLoad stage = stage_load(plan, links, plan.groups[index(pack.group)], line);
         Nanos slowest;
         for (std::size_t rank = 0; rank < loads.ranks(pack_id); ++rank) {
-          const PackLoad& load = loads(pack_id, rank);
+          const PackLoad load = test::priced_load(plan, loads, pack_id, rank);
           if (pack.pass == Pass::forward) {
             slowest = std::max(slowest, model.forward(load, stage));
           } else if (pack.weights == WeightGradients::apart) {

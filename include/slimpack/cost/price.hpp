@@ -87,7 +87,8 @@ class PricedPlan {
   }
 
   /// F or B of a pack on one virtual stage: the slowest of the group's ranks, whose ring ends
-  /// together. W of a weight pack: the slowest of them too.
+  /// together. Where what travels comes home (B, and F with queries that travel), each has the
+  /// attention of the rank that has most. W of a weight pack: the slowest of them too.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     const std::size_t kind =
         kind_[group_[index(pack)] * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
@@ -262,6 +263,33 @@ template <CostModel Model>
   return model.backward(load, stage, pack.recompute);
 }
 
+/// Whether what travels round the ring comes home in every layer: gradients of keys, or results of
+/// queries. Then no rank goes on before the one with most attention is through.
+[[nodiscard]] inline bool comes_home(const MicroPack& pack) noexcept {
+  if (pack.pass != Pass::forward) return pack.pass == Pass::backward;
+  return std::ranges::find(pack.exchange, RingMode::pass_q) != pack.exchange.end();
+}
+
+/// The most pairs and keys that a rank of the pack's group has. O(ranks).
+[[nodiscard]] inline PackLoad most_attention(const PackLoads& loads, PackId pack) noexcept {
+  PackLoad most;
+  for (std::size_t rank = 0; rank < loads.ranks(pack); ++rank) {
+    const PackLoad& load = loads(pack, rank);
+    most.pairs2 = std::max(most.pairs2, load.pairs2);
+    most.filled_pairs2 = std::max(most.filled_pairs2, load.filled_pairs2);
+    most.keys = std::max(most.keys, load.keys);
+  }
+  return most;
+}
+
+/// `load` with the pairs and keys of `most`.
+[[nodiscard]] inline PackLoad with_attention(PackLoad load, const PackLoad& most) noexcept {
+  load.pairs2 = most.pairs2;
+  load.filled_pairs2 = most.filled_pairs2;
+  load.keys = most.keys;
+  return load;
+}
+
 }  // namespace detail
 
 template <CostModel Model>
@@ -314,9 +342,13 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     const std::vector<StageLoad>& stages = kinds[index(pack.group)];
     const std::size_t first = compute_.size();
     compute_.resize(first + stages.size());
+    const bool waits = loads.ranks(id) > 1 && detail::comes_home(pack);
+    const PackLoad most = waits ? detail::most_attention(loads, id) : PackLoad{};
     for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
+      const PackLoad& own = loads(id, rank);
+      const PackLoad load = waits ? detail::with_attention(own, most) : own;
       for (std::size_t kind = 0; kind < stages.size(); ++kind) {
-        const Nanos time = detail::pack_price(model, pack, loads(id, rank), stages[kind]);
+        const Nanos time = detail::pack_price(model, pack, load, stages[kind]);
         compute_[first + kind] = std::max(compute_[first + kind], time);
         if (pack.pass == Pass::weight) compute_.push_back(time);
       }

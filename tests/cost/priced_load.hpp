@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The load with which a rank of a group is priced, written down a second time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "slimpack/cost/load.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::test {
+
+/// A rank's own load in F whose keys travel and in W; else with the most attention of its group.
+[[nodiscard]] inline PackLoad priced_load(const Plan& plan, const PackLoads& loads, PackId pack,
+                                          std::size_t rank) {
+  const MicroPack& units = plan.micropacks[index(pack)];
+  bool home = units.pass == Pass::backward;
+  for (const RingMode mode : units.exchange) {
+    home = home || (units.pass == Pass::forward && mode == RingMode::pass_q);
+  }
+  PackLoad load = loads(pack, rank);
+  for (std::size_t other = 0; home && other < loads.ranks(pack); ++other) {
+    load.pairs2 = std::max(load.pairs2, loads(pack, other).pairs2);
+    load.filled_pairs2 = std::max(load.filled_pairs2, loads(pack, other).filled_pairs2);
+    load.keys = std::max(load.keys, loads(pack, other).keys);
+  }
+  return load;
+}
+
+}  // namespace slimpack::test
