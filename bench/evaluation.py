@@ -185,6 +185,8 @@ class Page:
         yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism (\"What is executed\" below).")
         kinds = collections.Counter(self.about(cell).get("lengths", "not said") for cell in self.compared)
         yield "- Lengths of the samples, by setting: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + "."
+        yield ("- The results are older than one correction of prices: B of a context-parallel group waits in every layer for the rank with most attention ([costs.md](costs.md), \"Context-parallel groups\"). "
+               "Results of some settings with it, and how they differ: [bench/README.md](../bench/README.md#evaluation).")
         yield "- A setting is one step of one seed, but for \"Seeds and steps\", where `wlb-llm` holds long documents back over steps."
         yield "- Each planner models a system, and deviates from it as its header and [planners.md](planners.md) say, mostly in its favour; what stands against a system is said behind its name in the tables."
         yield ("- Memory has one formula for all ([equations.md](equations.md)): a backward unit holds all intermediates and gradients of one layer at once. Of long micro-batches that is much (34.5 GB for 128K tokens of llama-7b), "
@@ -590,6 +592,14 @@ def computed_again(store, again):
         old, new = store.results[key], again.results[key]
         times = [f"{of['iteration_s']:.9g} s" if of["feasible"] else "no plan" for of in (old, new)]
         print(f"{new['planner']} on {cell_text(new['cell'])}: {times[0]} by {old['commit']}, {times[1]} by {new['commit']}")
+    ratios = collections.defaultdict(list)
+    for key in both:
+        old, new = store.results[key], again.results[key]
+        if old["feasible"] and new["feasible"]:
+            ratios[new["planner"]].append(new["iteration_s"] / old["iteration_s"])
+    for planner, found in ratios.items() if differ else ():
+        print(f"{planner}: {len(found)} results, from {min(found):.4f} to {max(found):.4f} of their times before, "
+              f"{average(found):.4f} on average")
     commits = ", ".join(sorted({again.results[key]["commit"] for key in both}))
     planners = len({again.results[key]["planner"] for key in both})
     print(f"{len(both)} results of {planners} planners in both stores, {len(differ)} differ in more than seconds of planning"

@@ -184,7 +184,9 @@ class Evaluation(unittest.TestCase):
         again[4] = {**again[4], "iteration_s": 2.5}
         status, text, _ = compared(made, again)
         self.assertEqual(status, 1)
-        self.assertIn("megatron on code (measured) 32K, llama-7b, 64 h100, 512 samples: 2 s by abc, 2.5 s by def\n7 results", text)
+        self.assertIn("megatron on code (measured) 32K, llama-7b, 64 h100, 512 samples: 2 s by abc, 2.5 s by def\n", text)
+        self.assertIn("\nmegatron: 1 results, from 1.2500 to 1.2500 of their times before, 1.2500 on average\n", text)
+        self.assertIn("\n7 results", text)
         again[4] = {**made[4], "degrees": {"dp": 4, "pp": 16, "tp": 1}}
         self.assertEqual(compared(made, again)[0], 1)
         self.assertEqual(compared(made, again[:2])[0], 1)
