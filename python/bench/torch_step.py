@@ -11,8 +11,8 @@ measured ratio is of times over theirs, so that a machine that changes its speed
 median of each contender's times over theirs is known to --reference-limit; where after --tries times as many as are wanted
 it is not, there is no row of the setting but one sentence that says why, and the status is 1. torch's
 schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
-padded at their end to the common size that torch needs, and the fastest of several numbers of them counts. All losses
-of a setting have to agree.
+padded at their end to the common size that torch needs, and the fastest of several numbers of them counts; a setting of
+one document has none of them. All losses of a setting have to agree.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -140,6 +140,8 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: C
     for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
         whole = WholeSteps(model(sizes), chunks)
         choices = {len(bins): bins for bins in best_fit(setting["lengths"], multiple=2)}
+        if not choices:  # one document cannot be two micro-batches
+            break
         if name not in found["torch"]:
             whole.step(documents, next(iter(choices.values())))()
             found["torch"][name] = min(choices, key=lambda count: _timed(whole.step(documents, choices[count]), gate)[0])
