@@ -331,6 +331,15 @@ TEST_CASE("fit_cost: a second price of tokens that spill, only where rows ask fo
       CHECK(twice.spill_token == doctest::Approx(layer.token / 2).epsilon(noise == 0 ? 1e-6 : 0.2));
     }
   }
+  // Of no more rows than coefficients nothing can be told.
+  std::vector<ProfileRow> few = synthetic(9, layer, ProfileKind::weight, std::nullopt, 0.02);
+  few.resize(6);
+  for (std::size_t i = 0; i < few.size(); ++i) {
+    few[i].seconds *= few[i].tokens.value > kFrom ? 3 : 1;
+    few[i].kind = ProfileKind::layer;
+    few[i].pass = Pass::forward;
+  }
+  CHECK(fit_cost(few).cost.layer_forward->spill_token == 0);
   // Units that are cheaper a token when they are large have a cost of a unit, not a negative price.
   std::vector<ProfileRow> concave = synthetic(9, layer, ProfileKind::layer, Pass::forward, 0);
   for (ProfileRow& row : concave) {

@@ -208,14 +208,15 @@ struct FittedColumns {
 
 /// Fits some rows of one kind. Layers get a second price of tokens where that is worth two
 /// coefficients by the Bayesian information criterion (Schwarz, "Estimating the Dimension of a
-/// Model", 1978). It begins at the row's tokens, with a quarter of the rows on either side, that
-/// leave the least squares; the fewest of equal ones.
+/// Model", 1978) and there are more rows than coefficients. It begins at the row's tokens, with a
+/// quarter of the rows on either side, that leave the least squares; the fewest of equal ones.
 [[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows) {
   // Errors of a millionth are those of the digits in the file.
   constexpr double kExact = 1e-12;
   FittedColumns best = fit_rows(rows, 0);
   const auto count = static_cast<double>(rows.size());
-  if (!has_layers(rows.front().kind) || best.squares <= count * kExact) return best;
+  const bool enough = rows.size() > static_cast<std::size_t>(best.x.size()) + 2;
+  if (!has_layers(rows.front().kind) || !enough || best.squares <= count * kExact) return best;
   std::vector<std::int64_t> tokens;
   for (const ProfileRow& row : rows) tokens.push_back(row.tokens.value);
   std::ranges::sort(tokens);

@@ -35,8 +35,9 @@ inline constexpr double kLargestCost = 1e9;
 
 /// A part of a fitted cost by the key that files give it.
 struct FittedMember {
+  using Pointer = std::optional<FittedTerms> FittedCost::*;
   std::string_view key;
-  std::optional<FittedTerms> FittedCost::* terms;
+  Pointer terms;
 };
 inline constexpr std::array<FittedMember, 12> kFittedMembers{{
     {"layer_forward", &FittedCost::layer_forward},
@@ -55,8 +56,9 @@ inline constexpr std::array<FittedMember, 12> kFittedMembers{{
 
 /// A coefficient of a part by the key that files give it.
 struct FittedTerm {
+  using Pointer = double FittedTerms::*;
   std::string_view key;
-  double FittedTerms::* value;
+  Pointer value;
 };
 inline constexpr std::array<FittedTerm, 11> kFittedTerms{{
     {"unit", &FittedTerms::unit},
