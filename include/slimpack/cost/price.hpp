@@ -333,6 +333,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   std::size_t most_kinds = 0;
   for (const auto& of_group : kinds) most_kinds = std::max(most_kinds, of_group.size());
   compute_.reserve(loads.packs() * most_kinds);
+  PackLoad most, waiting;  // of packs whose ranks wait for each other
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     const MicroPack& pack = plan.micropacks[i];
@@ -343,10 +344,10 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     const std::size_t first = compute_.size();
     compute_.resize(first + stages.size());
     const bool waits = loads.ranks(id) > 1 && detail::comes_home(pack);
-    const PackLoad most = waits ? detail::most_attention(loads, id) : PackLoad{};
+    if (waits) most = detail::most_attention(loads, id);
     for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-      const PackLoad& own = loads(id, rank);
-      const PackLoad load = waits ? detail::with_attention(own, most) : own;
+      if (waits) waiting = detail::with_attention(loads(id, rank), most);
+      const PackLoad& load = waits ? waiting : loads(id, rank);
       for (std::size_t kind = 0; kind < stages.size(); ++kind) {
         const Nanos time = detail::pack_price(model, pack, load, stages[kind]);
         compute_[first + kind] = std::max(compute_[first + kind], time);
