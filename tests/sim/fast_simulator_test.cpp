@@ -112,6 +112,7 @@ TEST_CASE("plan_figures: units that take no time") {
 
 TEST_CASE("plan_figures: the times that list scheduling finds are those of its orders") {
   std::int64_t exact = 0, exact_drawn = 0, weights = 0, plans = 0;
+  std::size_t longest = 0;  // order of a device; the bytes of long ones are counted on the way
   const auto check = [](Plan& plan, const auto& times, std::uint64_t seed) {
     const MemoryModel memory(plan);
     const schedule::ScheduleParts parts(plan);
@@ -143,15 +144,21 @@ TEST_CASE("plan_figures: the times that list scheduling finds are those of its o
     if (seed % 6 == 0) options.head = LmHead::shard;
     options.weights = seed % 4 < 2;
     options.max_tp = seed % 9 < 3 ? 4 : 1;
+    if (seed % 10 == 3) options.min_samples = options.max_samples = 150;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.small.shared_links = seed % 2 == 1;
     for (const MicroPack& pack : plan.micropacks) weights += pack.pass == Pass::weight ? 1 : 0;
     ++plans;
     if (check(plan, PricedPlan(plan), seed)) ++exact;
     if (check(plan, test::RandomTimes{seed}, seed)) ++exact_drawn;
+    for (const DeviceSchedule& device : plan.schedule) {
+      longest = std::max(longest, device.order.size());
+    }
   }
-  MESSAGE("exact ", exact, ", with drawn times ", exact_drawn, " of ", plans);
+  MESSAGE("exact ", exact, ", with drawn times ", exact_drawn, " of ", plans, ", of up to ",
+          longest, " units a device");
   CHECK(weights > 1000);
+  CHECK(longest > 500);
   CHECK(exact * 100 >= plans * 95);
   CHECK(exact_drawn * 2 >= plans);
 }

@@ -333,6 +333,8 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   std::size_t most_kinds = 0;
   for (const auto& of_group : kinds) most_kinds = std::max(most_kinds, of_group.size());
   compute_.reserve(loads.packs() * most_kinds);
+  const bool inside = std::ranges::find(border_, Border::inside) != border_.end();
+  const bool between = std::ranges::find(border_, Border::between) != border_.end();
   PackLoad most, waiting;  // of packs whose ranks wait for each other
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
@@ -369,8 +371,9 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
         ranked_.push_back(ranked);
         continue;
       }
-      ranked.inside = model.transfer(Bytes{own.value * hidden}, plan.cluster.inside);
-      ranked.between = model.transfer(Bytes{own.value * hidden}, plan.cluster.between);
+      const Bytes message{own.value * hidden};
+      if (inside) ranked.inside = model.transfer(message, plan.cluster.inside);
+      if (between) ranked.between = model.transfer(message, plan.cluster.between);
       ranked_.push_back(ranked);
     }
   }

@@ -440,6 +440,7 @@ inline Picos Terms::regroup_weight(const PackLoad& load, const StageLoad& stage)
 inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage,
                                     std::int64_t collectives, Picos arithmetic,
                                     Picos kept) const noexcept {
+  if (stage.tensor_parallel == 1) return 0;  // one device waits for nobody, and nothing is `kept`
   const std::int64_t count = collectives * stage.layers;
   const Picos bytes = collective(load.tokens.value * hidden_bytes_ * count, stage.tensor_parallel,
                                  Link{stage.tensor_link.bytes_per_s, 0}) +

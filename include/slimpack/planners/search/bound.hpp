@@ -50,13 +50,23 @@ struct LowerBound {
 template <RatedCostModel Model>
 [[nodiscard]] LowerBound iteration_bound(const Plan& plan, const Model& model);
 
-/// The same by the plan's own cost.
+/// The same where the lengths of the plan's samples are known, falling.
+template <RatedCostModel Model>
+[[nodiscard]] LowerBound iteration_bound(const Plan& plan, const Model& model,
+                                         const std::vector<Tokens>& longest);
+
+/// The same as the first by the plan's own cost.
 [[nodiscard]] inline LowerBound iteration_bound(const Plan& plan) {
   return std::visit([&](const auto& model) { return iteration_bound(plan, model); },
                     make_model(plan));
 }
 
 namespace detail {
+
+inline void check_length(Tokens length) {
+  require(length.value > 0 && length.value <= std::int64_t{1} << 31,
+          "iteration_bound: a sample's length must be in [1, 2^31]", length.value);
+}
 
 /// What must come before and after a stage's work. Times are those of the smallest legal slices.
 template <RatedCostModel Model>
@@ -248,23 +258,26 @@ struct StageSums {
     std::size_t first;
     SampleWork each, before;
   };
-  std::vector<Run> runs;
-  runs.reserve(forward.size());
+  std::vector<Run> runs;  // where they are asked for below
+  if (ranks > 0) runs.reserve(forward.size());
+  StageSums sums;
   SampleWork each, before;
+  auto known_work = forward.begin();
   for (std::size_t i = 0; i < longest.size();) {
-    const SampleWork& known = forward[runs.size()];
+    const SampleWork& known = *known_work++;
     const Int128 least = known.work + work.backward(pp, longest[i]), more = known.again;
     // What rounding gives back must not make a shorter sample count for more than a longer one.
     const Int128 again = i == 0 ? more : std::min(each.again, more);
     each = {(i == 0 ? least : std::min(each.work - each.again, least)) + again, again};
-    runs.push_back({i, each, before});
+    if (i == 0) sums.longest = each;
+    if (ranks > 0) runs.push_back({i, each, before});
     std::size_t end = i + 1;
     while (end < longest.size() && longest[end] == longest[i]) ++end;
     const auto count = static_cast<Int128>(end - i);
     before = {before.work + count * each.work, before.again + count * each.again};
     i = end;
   }
-  StageSums sums{before, runs.front().each, std::nullopt};
+  sums.all = before;
   if (ranks == 0) return sums;
   // Of the n longest; n never falls for one `run`.
   const auto upto = [&](std::size_t n, std::size_t& run) {
@@ -291,24 +304,27 @@ struct StageSums {
 
 template <RatedCostModel Model>
 LowerBound iteration_bound(const Plan& plan, const Model& model) {
+  for (const Tokens length : plan.samples) detail::check_length(length);
+  const std::vector<std::uint32_t> order = schedule::longest_first(
+      plan.samples.size(), [&](std::uint32_t sample) { return plan.samples[sample].value; });
+  std::vector<Tokens> longest(order.size());
+  std::transform(order.begin(), order.end(), longest.begin(),
+                 [&](std::uint32_t sample) { return plan.samples[sample]; });
+  return iteration_bound(plan, model, longest);
+}
+
+template <RatedCostModel Model>
+LowerBound iteration_bound(const Plan& plan, const Model& model,
+                           const std::vector<Tokens>& longest) {
   const Parallel& degrees = plan.parallel;
   require(degrees.dp > 0 && degrees.pp > 0 && degrees.tp > 0 && degrees.chunks > 0,
           "iteration_bound: dp, pp, tp and chunks must be > 0");
   require(degrees.max_cp > 0, "iteration_bound: max_cp must be > 0", degrees.max_cp);
   require(degrees.granularity.value > 0, "iteration_bound: granularity must be > 0",
           degrees.granularity.value);
-  if (plan.samples.empty()) return {Nanos{}, "work", 0};
-  const auto [shortest, most_tokens] =
-      std::minmax_element(plan.samples.begin(), plan.samples.end());
-  require(shortest->value > 0 && most_tokens->value <= std::int64_t{1} << 31,
-          "iteration_bound: a sample's length must be in [1, 2^31]",
-          shortest->value > 0 ? most_tokens->value : shortest->value);
-  const std::vector<std::uint32_t> order = schedule::longest_first(
-      plan.samples.size(), [&](std::uint32_t sample) { return plan.samples[sample].value; });
-  std::vector<Tokens> longest(order.size());
-  std::transform(order.begin(), order.end(), longest.begin(),
-                 [&](std::uint32_t sample) { return plan.samples[sample]; });
-
+  if (longest.empty()) return {Nanos{}, "work", 0};
+  detail::check_length(longest.back());
+  detail::check_length(longest.front());
   const detail::BoundTerms<Model> terms(plan, model, longest.back(), longest.front());
   // All work, and all but W of plans whose B all leave weights apart: W may fill the drain.
   const std::array<detail::BoundWork, 2> work{

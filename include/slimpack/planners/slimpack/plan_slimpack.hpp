@@ -12,10 +12,12 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/thread_seconds.hpp"
+#include "slimpack/cost/any_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
@@ -388,7 +390,11 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     counter.give_back(scores.take_repeated());
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {
-    plan->prediction.lower_bound = iteration_bound(*plan).value;
+    plan->prediction.lower_bound =
+        std::visit(
+            [&](const auto& model) { return iteration_bound(*plan, model, problem.lengths()); },
+            make_model(*plan))
+            .value;
   }
   counter.report(*best);
   return *std::move(best);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,7 +38,8 @@ class ListTimes : ListLine {
         ranks_(ranks),
         state_(state),
         memory_(memory),
-        chunks_(static_cast<std::size_t>(plan.parallel.chunks)) {
+        chunks_(static_cast<std::size_t>(plan.parallel.chunks)),
+        turn_(turn_of(plan, ranks)) {
     devices_.swap(memory.devices);
     cells_.swap(memory.cells);
     devices_.resize(ranks.size() * stages_);
@@ -58,19 +60,18 @@ class ListTimes : ListLine {
           bytes.push_back(side == 0 ? forward_bytes(rank, item) : backward_bytes(rank, item));
         }
       }
-      const std::array<std::size_t, 2> first{cells, cells + rank.pass[0].size() * stages_};
-      cells = first[1] + rank.pass[1].size() * stages_;
+      const std::array<std::size_t, 2> each{cells_of(rank, 0), cells_of(rank, 1)};
+      const std::array<std::size_t, 2> first{cells, cells + each[0] * stages_};
+      cells = first[1] + each[1] * stages_;
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
         Device& device = devices_[i * stages_ + stage];
-        device.begin_anew(rank.pass[0].size() + rank.pass[1].size() + rank.head_item.size() +
-                          rank.weights.size());
-        device.always = static_bytes(plan, static_cast<std::int32_t>(stage)).total();
-        device.always += posted(rank, stage);
+        device.begin_anew(static_bytes(plan, static_cast<std::int32_t>(stage)).total() +
+                          posted(rank, stage));
         device.rank = static_cast<std::uint32_t>(i);
         device.stage = stage;
         for (std::size_t side = 0; side < 2; ++side) {
-          device.own[side] = first[side] + row(rank.pass[side], stage);
-          device.there[side] = first[side] + row(rank.pass[side], next(side, stage));
+          device.own[side] = first[side] + each[side] * stage;
+          device.there[side] = first[side] + each[side] * next(side, stage);
         }
       }
     }
@@ -94,7 +95,7 @@ class ListTimes : ListLine {
     }
     if (row.posts != nullptr && row.posts[item] != kNoItem) left += pass.message[row.posts[item]];
     run(device, ready(device, row, side, item), row.time[item], taken, left);
-    cells_[device.own[side] + item].ended = device.end;
+    cells_[device.own[side] + (item & turn_)].ended = device.end;
     device.gradients = side == 0 ? -1 : chunk;
   }
   /// F or B of an item of a context-parallel group is the next unit that all these devices run.
@@ -148,14 +149,15 @@ class ListTimes : ListLine {
     Message message;
     message.item = item;
     message.side = static_cast<std::uint32_t>(side);
-    message.made = message.possible = cells_[device.own[side] + item].ended;
+    message.made = message.possible = cells_[device.own[side] + (item & turn_)].ended;
     if (row.awaits[item] != kNoItem) {
       message.possible =
-          std::max(message.possible, cells_[device.there[side] + row.awaits[item]].ended);
+          std::max(message.possible, cells_[device.there[side] + (row.awaits[item] & turn_)].ended);
     }
     if (row.transfer[item] == 0 && (on.one_port || ranks_.size() > 1)) doubt();
     std::vector<Message>& sent = device.sent[on.one_port ? 0 : side];
-    if (!overtakes) {
+    if (overtakes && sent.empty()) doubt();  // units that take no time
+    if (!overtakes || sent.empty()) {
       serve(on, device, sent, message);
       return;
     }
@@ -173,9 +175,10 @@ class ListTimes : ListLine {
     times.devices.resize(plan_.schedule.size());
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       Device& device = devices_[i];
+      count(device, kNever);
       times.devices[device_index(plan_, ranks_[device.rank].dp,
                                  static_cast<std::int32_t>(device.stage))] = {
-          device.worked, device.end, peak(state_.devices[i], device), std::move(device.reductions)};
+          device.worked, device.end, Bytes{device.most}, std::move(device.reductions)};
     }
     devices_.swap(memory_.devices);
     cells_.swap(memory_.cells);
@@ -207,23 +210,49 @@ class ListTimes : ListLine {
     std::int64_t start = 0, end = 0, worked = 0;  ///< of the last unit; of all
     std::int64_t from = 0;                        ///< before that the next unit does not begin
     std::array<std::vector<Message>, 2> sent;     ///< on the link of each direction
-    Bytes always;                                 ///< that it holds before its first unit
-    std::size_t changed = 0;
-    std::vector<Change>
-        changes;  ///< `changed` of bytes, as time goes on; what is sent goes by itself
+    /// Bytes that come and go as time goes on, `changed` of them, and what they and the messages
+    /// before add up to; what is sent goes by itself.
+    std::vector<Change> changes;
+    std::size_t changed = 0, room = kRoom;
+    std::int64_t level = 0, most = 0;
     std::vector<DeviceTimes::Reduction> reductions;
 
-    /// Forgets all but the memory that it has, which suffices for so many units.
-    void begin_anew(std::size_t units) {
+    /// Bytes that come or go, not before those of the last call; there is room for them.
+    void change(std::int64_t time, std::int64_t bytes) {
+      Change& last = changes[changed - 1];
+      if (last.time == time) {
+        last.bytes += bytes;
+      } else {
+        changes[changed++] = {time, bytes};
+      }
+    }
+    /// Forgets all but the memory that it has. It holds `always` before its first unit.
+    void begin_anew(Bytes always) {
       Device fresh;
       fresh.changes.swap(changes);
-      fresh.changes.resize(std::max(fresh.changes.size(), 2 * units));
+      fresh.changes.resize(std::max(fresh.changes.size(), kRoom + kChanges));
+      fresh.changes[fresh.changed++] = {0, always.value};
       fresh.sent.swap(sent);
       for (std::vector<Message>& way : fresh.sent) way.clear();
       *this = std::move(fresh);
     }
   };
+  static constexpr std::size_t kChanges = 2;  // of a unit at most
+  static constexpr std::size_t kRoom = 126;   // changes and units that stay in the nearest cache
 
+  /// Items of a pass have their cells in turn, in as many as this has bits set, and one. A rank
+  /// that shares no packs has one channel to each neighbour: an item begins when the message of
+  /// `max_in_flight` items before is there, and that goes when the receiver has run as many before
+  /// it. So nothing is asked of what is twice as far back. Chunks and groups have a cell each.
+  [[nodiscard]] static std::uint32_t turn_of(const Plan& plan, const std::vector<ListRank>& ranks) {
+    if (ranks.size() > 1 || plan.parallel.chunks > 1) return kNoItem;
+    const auto most = static_cast<std::uint32_t>(ranks[0].pass[0].size() + ranks[0].pass[1].size());
+    const auto in_flight = static_cast<std::uint32_t>(plan.max_in_flight);
+    return std::bit_ceil(4 * std::min(most, in_flight)) - 1;
+  }
+  [[nodiscard]] std::size_t cells_of(const ListRank& rank, std::size_t side) const noexcept {
+    return std::min(rank.pass[side].size(), std::size_t{turn_} + 1);
+  }
   /// Of an item that receives and sends.
   [[nodiscard]] static ItemBytes forward_bytes(const ListRank& rank, std::size_t item) {
     const std::int64_t workspace = rank.workspace[0][item], hidden = rank.pass[0].message[item];
@@ -258,40 +287,59 @@ class ListTimes : ListLine {
   [[nodiscard]] std::int64_t ready(const Device& device, const ListRow& row, std::size_t side,
                                    std::uint32_t item) const {
     std::int64_t start = std::max(device.end, device.from);
-    start = std::max(start, cells_[device.own[side] + item].arrival);
+    start = std::max(start, cells_[device.own[side] + (item & turn_)].arrival);
     if (row.awaits == nullptr || row.awaits[item] == kNoItem) return start;
-    return std::max(start, cells_[device.there[side] + row.awaits[item]].arrival);
+    return std::max(start, cells_[device.there[side] + (row.awaits[item] & turn_)].arrival);
   }
-  static void run(Device& device, std::int64_t start, std::int64_t time, std::int64_t taken,
-                  std::int64_t left) {
+  void run(Device& device, std::int64_t start, std::int64_t time, std::int64_t taken,
+           std::int64_t left) {
     device.start = start;
     device.end = start + time;
     device.worked += time;
-    device.changes[device.changed] = {device.start, taken};
-    device.changes[device.changed + 1] = {device.end, left};
-    device.changed += 2;
+    device.change(device.start, taken);
+    device.change(device.end, left);
+    if (device.changed > device.room) settle(device);
   }
 
-  /// The most bytes of a device at any instant, at which all that comes and goes counts together.
-  [[nodiscard]] static Bytes peak(const ListDevice& on, const Device& device) {
-    const std::span<const Change> changes(device.changes.data(), device.changed);
-    std::int64_t level = device.always.value;
-    std::int64_t most = changes.empty() || changes.front().time > 0 ? level : 0;
+  /// Counts what is known of the bytes of a device, so that its memory is that of what is in
+  /// flight: all before the end of the unit that has begun last on any device. A message without a
+  /// time waits for the end of such a unit or of one behind it, and only one whose units have ended
+  /// since anything began may still be overtaken.
+  [[gnu::noinline]] void settle(Device& device) {
+    std::int64_t horizon = kNever;
+    for (const Device& other : devices_) horizon = std::min(horizon, other.end);
+    count(device, horizon);
+    device.room = std::max(kRoom, 2 * device.changed);
+    device.changes.resize(std::max(device.changes.size(), device.room + kChanges));
+  }
+  /// Counts the bytes of a device at all instants before `horizon`, at each of which all that comes
+  /// and goes counts together, and forgets them.
+  void count(Device& device, std::int64_t horizon) {
+    const ListDevice& on = state_.devices[&device - devices_.data()];
     std::array<std::size_t, 2> gone{};  // messages that have arrived
     std::array<std::int64_t, 2> next{next_arrival(device.sent[0], 0),
                                      next_arrival(device.sent[1], 0)};
-    for (std::size_t i = 0; i < changes.size(); ++i) {
-      level += changes[i].bytes;
-      const std::int64_t now = changes[i].time;
-      if (i + 1 < changes.size() && changes[i + 1].time == now) continue;
+    std::size_t i = 0;
+    for (; i < device.changed && device.changes[i].time < horizon; ++i) {
+      const std::int64_t now = device.changes[i].time;
+      device.level += device.changes[i].bytes;
       for (std::size_t way = 0; std::min(next[0], next[1]) <= now && way < 2; ++way) {
         for (; next[way] <= now; next[way] = next_arrival(device.sent[way], ++gone[way])) {
-          level -= bytes(on, device.sent[way][gone[way]]);
+          device.level -= bytes(on, device.sent[way][gone[way]]);
         }
       }
-      most = std::max(most, level);
+      device.most = std::max(device.most, device.level);
     }
-    return Bytes{most};
+    const auto forget = [](auto& all, std::size_t size, std::size_t counted) {
+      std::copy(all.begin() + static_cast<std::ptrdiff_t>(counted),
+                all.begin() + static_cast<std::ptrdiff_t>(size), all.begin());
+      return size - counted;
+    };
+    device.changed = forget(device.changes, device.changed, i);
+    for (std::size_t way = 0; way < 2; ++way) {
+      std::vector<Message>& sent = device.sent[way];
+      sent.resize(forget(sent, sent.size(), gone[way]));
+    }
   }
   [[nodiscard]] static std::int64_t next_arrival(const std::vector<Message>& sent,
                                                  std::size_t gone) {
@@ -302,7 +350,7 @@ class ListTimes : ListLine {
                                       const Message& message) {
     const std::uint32_t* consumer = on.row[message.side].consumer;
     const std::uint32_t item = consumer == nullptr ? message.item : consumer[message.item];
-    return cells_[device.there[message.side] + item].arrival;
+    return cells_[device.there[message.side] + (item & turn_)].arrival;
   }
   [[nodiscard]] static std::int64_t bytes(const ListDevice& on, const Message& message) {
     return on.row[message.side].pass->message[message.item];
@@ -336,6 +384,7 @@ class ListTimes : ListLine {
   const ListState& state_;
   Memory& memory_;
   std::size_t chunks_;
+  std::uint32_t turn_;
   std::vector<std::int64_t> layers_;           // by stage and chunk
   std::vector<std::int64_t> head_row_;         // bytes of H by stage
   std::vector<Device> devices_;                // by rank and stage
