@@ -303,22 +303,31 @@ class Reference:
 REFERENCE_WARMUP = 3  # turns that touch memory for the first time
 
 
+PROFILES = 3  # to whose rows together prices are fitted
+REFERENCE_TURNS = 3  # before each plan of a profile: a turn takes a tenth of the plan's time, and varies more
+
+
 def fit_in_turns(options, folder, degrees, fixed):
-    """A cost by a profile of so many loaded ranks, and the mean of the reference's times beside it: the reference runs
-    before each plan of the profile, whose rows are means too."""
+    """A cost by profiles of so many loaded ranks, and the mean of the reference's times beside them: the reference runs
+    before each plan of a profile, whose rows are means too."""
+    rows, beside = [], []
+    for number in range(PROFILES):
+        profile = folder / f"profile-{number}.csv"
+        measured = Turns(options, folder, f"profile-{number}", *degrees, "--context", options.context, "--profile", profile)
+        try:
+            while what := measured.ready():
+                before = [fixed.turn() for _ in range(REFERENCE_TURNS)]
+                if not what.startswith("round 0 "):  # which counts for nothing
+                    beside += before
+                measured.go()
+            if measured.why():
+                raise Failure(f"profile: {measured.why()}")
+        finally:
+            measured.end()
+        lines = profile.read_text().splitlines(keepends=True)
+        rows += lines if number == 0 else [line for line in lines if not line.startswith(("#", "kind,"))]
     profile = folder / "profile.csv"
-    measured = Turns(options, folder, "profile", *degrees, "--context", options.context, "--profile", profile)
-    beside = []
-    try:
-        while what := measured.ready():
-            before = fixed.turn()
-            if not what.startswith("round 0 "):  # which counts for nothing
-                beside.append(before)
-            measured.go()
-        if measured.why():
-            raise Failure(f"profile: {measured.why()}")
-    finally:
-        measured.end()
+    profile.write_text("".join(rows))
     seconds = fixed.seconds()
     return calibrate(options, profile), mean(seconds[place] for place in beside)
 

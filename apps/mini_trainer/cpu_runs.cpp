@@ -31,6 +31,7 @@ int profile(const Options& options) {
   const ModelShape model = model_of(options, sizeof(typename Math::Number));
   const std::size_t ranks = rank_count(options, std::nullopt, cores());
   cpu::ProfileOptions asked = cpu::profile_options(ranks, options.context);
+  asked.tensor_parallel = static_cast<std::size_t>(options.tp);
   asked.before_each = profile_turns(options);
   const cpu::MeasuredProfile measured = cpu::measure_profile<Math>(model, asked);
   std::ostringstream text;

@@ -86,6 +86,20 @@ TEST_CASE("cost models: the laws hold") {
     }
     test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
     test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    FittedCost nothing = cost;  // spills
+    nothing.layer_forward->spill_token = 0;
+    const auto price = [](const FittedCost& by, std::int64_t tokens, std::int64_t tp) {
+      PackLoad load;
+      load.tokens = {tokens};
+      StageLoad stage;
+      stage.layers = 4;
+      stage.tensor_parallel = tp;
+      return FittedModel(by, llama_7b(), h100(), MemorySpec{}).forward(load, stage);
+    };
+    for (const std::int64_t tp : {1, 2, 4}) {
+      CHECK(price(cost, 1000 * tp, tp) == price(nothing, 1000 * tp, tp));
+      CHECK(price(cost, 1100 * tp, tp) > price(nothing, 1100 * tp, tp));
+    }
     cost.layer_forward->spill_from = 1e10;
     CHECK_THROWS_WITH_AS(
         FittedModel(cost, llama_7b(), h100(), MemorySpec{}),

@@ -90,6 +90,35 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
   }
 }
 
+TEST_CASE("profile: ranks that split layers have rows of their collectives in units") {
+  ModelShape shape = profiled_shape();
+  shape.kv_heads = 2;
+  const cpu::SplitPlans plans = cpu::split_plans(shape, Tokens{256}, 2);
+  CHECK(plans.split.plan.placement.size() == 2);
+  CHECK(plans.split.plan.micropacks == plans.alone.plan.micropacks);
+  for (const std::size_t ranks : {2U, 4U}) {
+    CAPTURE(ranks);
+    cpu::ProfileOptions options = small_profile(ranks);
+    options.tensor_parallel = 2;
+    const auto rows = cpu::measure_profile<cpu::FastMath>(shape, options).rows;
+    // Two small collectives by themselves, then one for F and one for B of each pack.
+    std::vector<std::int64_t> tokens;
+    std::size_t alone = 0;
+    for (const ProfileRow& row : rows) {
+      if (row.kind != ProfileKind::tensor) continue;
+      if (++alone <= 2) {
+        CHECK(row.ranks == static_cast<std::int64_t>(ranks));
+        continue;
+      }
+      CHECK(row.ranks == 2);
+      CHECK(row.seconds > 0);
+      tokens.push_back(row.bytes.value * 2 / (shape.hidden * 4));
+    }
+    CHECK(tokens == std::vector<std::int64_t>{128, 128, 256, 128, 64, 64, 128, 256, 128, 128});
+    CHECK(fit_cost(rows).cost.tensor.has_value());
+  }
+}
+
 TEST_CASE("profile: pairs, segments and bytes are those of the units") {
   const auto rows = cpu::measure_profile<cpu::PlainMath>(profiled_shape(),
                                                          [] {
@@ -132,6 +161,10 @@ TEST_CASE("profile: options out of range are refused") {
   CHECK_THROWS_WITH_AS((void)cpu::measure_profile<cpu::FastMath>(profiled_shape(), options),
                        "measure_profile: rounds must be >= 1, got 0", InvalidInput);
   options.rounds = 1;
+  options.tensor_parallel = 2;
+  CHECK_THROWS_WITH_AS((void)cpu::measure_profile<cpu::FastMath>(profiled_shape(), options),
+                       "measure_profile: tensor_parallel must divide ranks, got 2", InvalidInput);
+  options.tensor_parallel = 1;
   options.context = Tokens{0};
   CHECK_THROWS_WITH_AS((void)cpu::measure_profile<cpu::FastMath>(profiled_shape(), options),
                        "measure_profile: context must be >= 1, got 0", InvalidInput);

@@ -28,7 +28,8 @@ struct FittedPicos {
 
   [[nodiscard]] Picos linear(std::int64_t tokens, std::int64_t layers,
                              std::int64_t tp) const noexcept {
-    const std::int64_t spilled = std::max<std::int64_t>(tokens - spill_from, 0);
+    // A device has a tp-th of the rows' bytes, or of their columns.
+    const std::int64_t spilled = std::max<std::int64_t>(tokens - spill_from * tp, 0);
     return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp)) +
            picos(spilled * layers, spill_token / static_cast<double>(tp)) +
            picos(layers, weights / static_cast<double>(tp)) +

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -19,6 +21,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/any_transport.hpp"
 #include "slimpack/runtime/arena_size.hpp"
@@ -35,15 +38,16 @@ namespace slimpack::cpu {
 
 /// How a profile is measured.
 struct ProfileOptions {
-  std::size_t ranks = 1;           ///< threads, all loaded at the same time
-  std::vector<std::size_t> cores;  ///< one a rank, to stay on; empty: wherever there is room
-  Tokens context{8192};            ///< longest sample
-  std::int64_t rounds = 7;         ///< measured at most; every unit runs once a round
+  std::size_t ranks = 1;            ///< threads, all loaded at the same time
+  std::size_t tensor_parallel = 1;  ///< of them, those that split layers between them
+  std::vector<std::size_t> cores;   ///< one a rank, to stay on; empty: wherever there is room
+  Tokens context{8192};             ///< longest sample
+  std::int64_t rounds = 7;          ///< measured at most; every unit runs once a round
   std::chrono::milliseconds budget{45'000};  ///< no round begins that would end after it
   bool quick = false;                        ///< quick_profile_plans
 
   /// Told the round and the plan that run next, both from 0, while no rank works: the first round
-  /// counts for nothing where there is another. Its time counts towards the budget.
+  /// counts for nothing where there is another. Its time does not count towards the budget.
   std::function<void(std::int64_t, std::size_t)> before_each = [](std::int64_t, std::size_t) {};
 };
 
@@ -106,26 +110,39 @@ class ProfileRun {
                                            : profile_plans(model_, options.context)) {
       shots_.emplace_back(std::move(made));
     }
+    require(options.tensor_parallel >= 1 && options.ranks % options.tensor_parallel == 0,
+            "measure_profile: tensor_parallel must divide ranks",
+            static_cast<std::int64_t>(options.tensor_parallel));
+    if (options.tensor_parallel > 1) {
+      SplitPlans made =
+          split_plans(model_, options.context, static_cast<std::int32_t>(options.tensor_parallel));
+      shots_.emplace_back(std::move(made.alone));
+      shots_.emplace_back(std::move(made.split));
+    }
     for (Shot& shot : shots_) {
-      const Bytes arena = runtime::arena_bytes(shot.plan(), shot.program, 0,
-                                               element_bytes_of<Number>(), kBufferAlignment);
       shot.devices.reserve(options.ranks);
       for (std::size_t rank = 0; rank < options.ranks; ++rank) {
-        shot.devices.emplace_back(shot.plan(), 0, 1);
-        shot.devices.back().reserve(arena);
+        const std::size_t device = rank % shot.devices_a_stage();
+        shot.devices.emplace_back(shot.plan(), device, 1);
+        shot.devices.back().reserve(runtime::arena_bytes(
+            shot.plan(), shot.program, device, element_bytes_of<Number>(), kBufferAlignment));
       }
     }
   }
 
   [[nodiscard]] MeasuredProfile measured() {
-    const auto begin = ProfileClock::now();
+    auto begin = ProfileClock::now();
     embedding();
     if (options_.ranks > 1) traffic();
     // The first round touches memory for the first time and counts only where there is no other.
     for (std::int64_t round = 0; round <= options_.rounds; ++round) {
-      const auto round_begin = ProfileClock::now();
+      auto round_begin = ProfileClock::now();
       for (std::size_t i = 0; i < shots_.size(); ++i) {
+        const auto asked = ProfileClock::now();
         options_.before_each(round, i);
+        const auto waited = ProfileClock::now() - asked;
+        begin += waited;
+        round_begin += waited;
         measure(shots_[i]);
       }
       if (round == 0 && options_.rounds > 1) forget_units();
@@ -135,7 +152,9 @@ class ProfileRun {
         break;
       }
     }
-    for (const Shot& shot : shots_) unit_rows(shot);
+    const std::size_t units = shots_.size() - (options_.tensor_parallel > 1 ? 2 : 0);
+    for (std::size_t i = 0; i < units; ++i) unit_rows(shots_[i]);
+    if (units < shots_.size()) split_rows(shots_[units], shots_[units + 1]);
     std::ranges::stable_sort(rows_, {},
                              [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
     return {std::move(rows_), core_share()};
@@ -149,6 +168,9 @@ class ProfileRun {
           data(profile_data(profile.plan)),
           seconds(profile.plan.schedule.front().order.size()) {}
     [[nodiscard]] const Plan& plan() const { return profile.plan; }
+    [[nodiscard]] std::size_t devices_a_stage() const {
+      return static_cast<std::size_t>(plan().parallel.tp);
+    }
 
     ProfilePlan profile;
     runtime::Program program;
@@ -168,30 +190,46 @@ class ProfileRun {
     const std::size_t units = shot.seconds.size();
     std::vector<std::vector<double>> found(options_.ranks);
     std::vector<double> passed(options_.ranks);
+    const std::size_t split = shot.devices_a_stage();
+    std::deque<runtime::Rendezvous> stages;
+    for (std::size_t i = 0; i < options_.ranks / split; ++i) {
+      stages.emplace_back(split, shot.plan().max_in_flight);
+    }
     runtime::Rendezvous together(options_.ranks, 1);
     device_threads_.run([&](std::size_t rank) {
       runtime::ThreadTransport start(together, rank);
-      runtime::Rendezvous rendezvous(1, shot.plan().max_in_flight);
-      StampedTransport link(rendezvous, 0);
+      StampedTransport link(stages[rank / split], rank % split);
       link.stamps.reserve(units + 2);
       link.clock.reserve(units + 2);
       const runtime::MemoryObserver observer;
       runtime::ErasedTransport through(link);
       runtime::DeviceRun<BasicDevice<Math>, runtime::AnyTransport> run(
-          shot.plan(), shot.program, shot.data, 0, shot.devices[rank], through, observer);
+          shot.plan(), shot.program, shot.data, rank % split, shot.devices[rank], through,
+          observer);
       double none = 0;
       start.all_reduce(profile_process_group(options_.ranks, rank), std::span(&none, 1),
                        runtime::Reduction::sum);
-      (void)run.run();
+      try {
+        (void)run.run();
+      } catch (const std::exception& error) {
+        stages[rank / split].abort(error.what());
+        throw;
+      }
+      // Devices that split layers wait for each other, which is no computing but takes as long.
       for (std::size_t unit = 0; unit < units; ++unit) {
-        found[rank].push_back(profile_seconds(link.stamps[unit + 1] - link.stamps[unit]));
+        found[rank].push_back(split == 1
+                                  ? profile_seconds(link.stamps[unit + 1] - link.stamps[unit])
+                                  : profile_seconds(link.clock[unit + 1] - link.clock[unit]));
       }
       passed[rank] = profile_seconds(link.clock[units] - link.clock.front());
     });
+    for (const auto& rank : found) {
+      for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
+    }
+    if (split > 1) return;
     passed_ += std::accumulate(passed.begin(), passed.end(), 0.0);
     for (const auto& rank : found) {
       computed_ += std::accumulate(rank.begin(), rank.end(), 0.0);
-      for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
     }
   }
 
@@ -206,6 +244,30 @@ class ProfileRun {
       const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / core_share(),
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
+    }
+  }
+
+  /// What F and B of devices that split layers take beyond their part of what they take alone, over
+  /// the collectives that they have: waits for each other, and products with few columns, which
+  /// take longer than their part, are in it.
+  void split_rows(const Shot& alone, const Shot& split) {
+    const std::vector<Unit>& order = split.plan().schedule.front().order;
+    const auto devices = static_cast<std::int64_t>(options_.tensor_parallel);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (!runs_layers(order[i].kind)) continue;
+      const auto part = profile_row(alone.profile, order[i], mean(alone.seconds[i]) / core_share(),
+                                    alone.devices.front().static_bytes(), embedding_);
+      const std::int64_t collectives =
+          part->layers * (part->pass == Pass::forward ? kTensorForward : kTensorBackward) +
+          1;  // of the embedding
+      const double beyond = mean(split.seconds[i]) - embedding_.at({*part->pass, part->tokens}) -
+                            part->seconds / static_cast<double>(devices);
+      ProfileRow row;
+      row.kind = ProfileKind::tensor;
+      row.ranks = devices;
+      row.bytes = Bytes{part->tokens.value * model_.hidden * kElement * (devices - 1) / devices};
+      row.seconds = std::max(beyond / static_cast<double>(collectives), 1e-9);
+      rows_.push_back(row);
     }
   }
 
@@ -242,6 +304,7 @@ class ProfileRun {
   }
 
   static constexpr std::size_t kRepetitions = 9;
+  static constexpr std::int64_t kSmallTensor = 65'536;  // bytes
 
   /// The median time of some calls.
   template <class Call>
@@ -295,7 +358,10 @@ class ProfileRun {
             std::ranges::copy(others.first(all.size()), all.begin());
             link.reduce_scatter(process_group, all, first, first + part);
           });
-      traffic_row(ProfileKind::tensor, Bytes{bytes * (ranks - 1) / ranks}, both / 2);
+      // Where layers are split, larger ones are measured in units.
+      if (options_.tensor_parallel == 1 || bytes <= kSmallTensor) {
+        traffic_row(ProfileKind::tensor, Bytes{bytes * (ranks - 1) / ranks}, both / 2);
+      }
     }
   }
 

@@ -16,9 +16,9 @@
 
 namespace slimpack::cpu {
 
-/// A plan whose units are timed. Forward pack i is backward pack i, on the only device.
+/// A plan whose units are timed. Forward pack i is backward pack i, on the only stage.
 struct ProfilePlan {
-  Plan plan;                                        ///< of one device, which recomputes nothing
+  Plan plan;                                        ///< of one stage, which recomputes nothing
   std::int64_t layers = 0;                          ///< of the model that is left on the device
   WeightGradients weights = WeightGradients::with;  ///< of all its B
 };
@@ -26,12 +26,14 @@ struct ProfilePlan {
 /// Tokens [begin, end) of a profiled plan's sample, by the sample's position.
 using ProfilePack = std::vector<Slice>;
 
-/// One device with `layers` layers of the model runs F and H of all packs, then B of all packs
-/// backwards, each followed by its W where `weights` are apart, then R and O. Nothing is
-/// recomputed. Slices of a sample must be in rising order and cover it. O(slices).
+/// One stage of `tp` tensor-parallel devices with `layers` layers of the model runs F and H of all
+/// packs, then B of all packs backwards, each followed by its W where `weights` are apart, then R
+/// and O. Nothing is recomputed. Slices of a sample must be in rising order and cover it.
+/// O(slices).
 [[nodiscard]] inline ProfilePlan profile_plan(ModelShape model, std::int64_t layers,
                                               const std::vector<ProfilePack>& packs,
-                                              WeightGradients weights = WeightGradients::with) {
+                                              WeightGradients weights = WeightGradients::with,
+                                              std::int32_t tp = 1) {
   ProfilePlan profile;
   profile.layers = layers;
   profile.weights = weights;
@@ -44,7 +46,8 @@ using ProfilePack = std::vector<Slice>;
   plan.parallel.granularity = Tokens{1};
   plan.stages = {{0, 0, 0, layers, true}};
   plan.groups = {{0}};
-  plan.placement = {{0, 0, 0, 0}};
+  plan.parallel.tp = tp;
+  for (std::int32_t part = 0; part < tp; ++part) plan.placement.push_back({0, 0, part, part});
   plan.schedule = {{0, 0, {}}};
   std::map<SampleId, Tokens> lengths;
   for (const ProfilePack& pack : packs) {
@@ -163,6 +166,26 @@ class PackMaker {
   add(1, one, WeightGradients::apart);
   add(4, four, WeightGradients::apart);
   return plans;
+}
+
+/// The same packs on devices alone and on tensor-parallel ones together.
+struct SplitPlans {
+  ProfilePlan alone;  ///< of one device
+  ProfilePlan split;  ///< of `tp` devices
+};
+/// Packs of what a micro-batch holds, in slices and documents of several lengths, and of a quarter
+/// of it, on two layers or as many as the model has.
+[[nodiscard]] inline SplitPlans split_plans(const ModelShape& model, Tokens context,
+                                            std::int32_t tp) {
+  const std::int64_t most = std::max<std::int64_t>(context.value, 128);
+  detail::PackMaker packs;
+  packs.cut(most, most / 2);
+  packs.whole(std::vector<std::int64_t>(8, most / 8));
+  packs.whole(std::vector<std::int64_t>(32, most / 64));
+  packs.whole({most / 4});
+  const std::int64_t layers = std::min<std::int64_t>(2, model.layers);
+  return {profile_plan(model, layers, packs.packs),
+          profile_plan(model, layers, packs.packs, WeightGradients::with, tp)};
 }
 
 /// The same in few units that take a moment: for a rough cost where none was measured.
