@@ -173,8 +173,7 @@ class ListTimes : ListLine {
   void close(OrderTimes& times) {
     times.exact = times.exact && exact_;
     times.devices.resize(plan_.schedule.size());
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      Device& device = devices_[i];
+    for (Device& device : devices_) {
       count(device, kNever);
       times.devices[device_index(plan_, ranks_[device.rank].dp,
                                  static_cast<std::int32_t>(device.stage))] = {
