@@ -314,7 +314,8 @@ class ListTimes : ListLine {
   /// Counts the bytes of a device at all instants before `horizon`, at each of which all that comes
   /// and goes counts together, and forgets them.
   void count(Device& device, std::int64_t horizon) {
-    const ListDevice& on = state_.devices[&device - devices_.data()];
+    const auto number = static_cast<std::size_t>(&device - devices_.data());
+    const ListDevice& on = state_.devices[number];
     std::array<std::size_t, 2> gone{};  // messages that have arrived
     std::array<std::int64_t, 2> next{next_arrival(device.sent[0], 0),
                                      next_arrival(device.sent[1], 0)};
