@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -66,13 +68,21 @@ struct Bench {
 class ProfileOnCuda {
  public:
   ProfileOnCuda(ModelShape model, Tokens context, CudaThreadRanks& ranks,
+                std::size_t tensor_parallel,
                 std::function<void(std::int64_t, std::size_t)> before_each)
       : model_(std::move(model)),
         ranks_(ranks),
+        tensor_parallel_(tensor_parallel),
         before_each_(std::move(before_each)),
         benches_(ranks.size()) {
     model_.bytes_per_element = CudaDevice::element_sizes().element;
     plans_ = cpu::profile_plans(model_, context);
+    if (tensor_parallel > 1) {
+      cpu::SplitPlans made =
+          cpu::split_plans(model_, context, static_cast<std::int32_t>(tensor_parallel));
+      plans_.push_back(std::move(made.alone));
+      plans_.push_back(std::move(made.split));
+    }
     ranks_.device_threads().run(
         [&](std::size_t rank) { benches_[rank] = std::make_unique<Bench>(); });
   }
@@ -85,7 +95,9 @@ class ProfileOnCuda {
   [[nodiscard]] CudaProfile measured() {
     embedding();
     if (ranks_.size() > 1) traffic();
-    for (std::size_t i = 0; i < plans_.size(); ++i) units(i);
+    const std::size_t units = plans_.size() - (tensor_parallel_ > 1 ? 2 : 0);
+    for (std::size_t i = 0; i < units; ++i) unit_rows(i);
+    if (units < plans_.size()) split_rows(units);
     if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
     std::ranges::stable_sort(profile_.rows, {},
                              [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
@@ -95,69 +107,130 @@ class ProfileOnCuda {
  private:
   using Seconds = std::vector<std::vector<double>>;  ///< by unit, of all rounds and ranks
 
-  /// One plan at a time: its devices hold weights.
-  void units(std::size_t number) {
-    const cpu::ProfilePlan& profile = plans_[number];
-    const Plan& plan = profile.plan;
-    const runtime::Program program = runtime::make_program(plan);
-    const runtime::StepData data = cpu::detail::profile_data(plan);
-    std::vector<CudaDevice> devices(ranks_.size());
-    std::vector<std::unique_ptr<cuda::RankStreams>> streams(ranks_.size());
-    StaticBytes held;
-    ranks_.device_threads().run([&](std::size_t rank) {
-      devices[rank] = CudaDevice(plan, 0, 1, {}, ranks_.rank_options(rank));
-      streams[rank] = std::make_unique<cuda::RankStreams>(devices[rank].stream());
-      if (rank == 0) held = devices[rank].static_bytes();
-    });
-    const auto measure = [&](std::size_t ranks) {
-      Seconds seconds(plan.schedule.front().order.size());
-      const auto begin = std::chrono::steady_clock::now();
-      // The first round looks for algorithms and touches memory for the first time.
-      for (std::size_t round = 0; round <= kRounds; ++round) {
-        if (ranks == ranks_.size()) before_each_(static_cast<std::int64_t>(round), number);
-        std::vector<std::vector<UnitTime>> found(ranks);
-        runtime::Rendezvous together(ranks_.size(), 1);
-        ranks_.device_threads().run([&](std::size_t rank) {
-          if (rank >= ranks) return together.leave(rank);
-          runtime::ThreadTransport start(together, rank);
-          cuda::StreamRendezvous rendezvous(1, plan.max_in_flight);
-          cuda::StreamTransport link(rendezvous, 0, cuda::StreamMover(*streams[rank]));
-          const runtime::MemoryObserver observer;
-          runtime::DeviceRun<CudaDevice, cuda::StreamTransport> run(plan, program, data, 0,
-                                                                    devices[rank], link, observer);
-          double none = 0;
-          start.all_reduce(profile_process_group(ranks, rank), std::span(&none, 1),
-                           runtime::Reduction::sum);
-          (void)run.run();
-          found[rank] = devices[rank].times();
-          together.leave(rank);
-        });
-        if (round == 0) continue;
-        for (const auto& times : found) {
-          for (std::size_t unit = 0; unit < times.size(); ++unit) {
-            const Nanos took = times[unit].end - times[unit].begin;
-            seconds[unit].push_back(static_cast<double>(took.value) * 1e-9);
-          }
-        }
-        if (std::chrono::steady_clock::now() - begin > kBudget) break;
-      }
-      return seconds;
-    };
-    if (ranks_.size() > 1) {
-      for (const auto& unit : measure(1)) alone_ += mean(unit);
+  /// The devices of one plan, which hold weights, and what they run.
+  class Shot {
+   public:
+    Shot(const Plan& plan, CudaThreadRanks& ranks) : plan_(plan), ranks_(ranks) {
+      ranks_.device_threads().run([&](std::size_t rank) {
+        devices_[rank] =
+            CudaDevice(plan, rank % devices_a_stage(), 1, {}, ranks_.rank_options(rank));
+        streams_[rank] = std::make_unique<cuda::RankStreams>(devices_[rank].stream());
+        if (rank == 0) held_ = devices_[rank].static_bytes();
+      });
     }
-    const Seconds seconds = measure(ranks_.size());
-    const std::vector<Unit>& order = plan.schedule.front().order;
+    ~Shot() {
+      ranks_.device_threads().run([&](std::size_t rank) {
+        streams_[rank].reset();
+        devices_[rank] = CudaDevice();
+      });
+    }
+    Shot(const Shot&) = delete;
+    Shot& operator=(const Shot&) = delete;
+
+    [[nodiscard]] const StaticBytes& held() const noexcept { return held_; }
+    [[nodiscard]] std::size_t devices_a_stage() const {
+      return static_cast<std::size_t>(plan_.parallel.tp);
+    }
+
+    /// Runs the plan once on the first `ranks` ranks at the same time: times of units, by rank.
+    [[nodiscard]] std::vector<std::vector<UnitTime>> run(std::size_t ranks) {
+      std::vector<std::vector<UnitTime>> found(ranks);
+      const std::size_t split = devices_a_stage();
+      std::deque<cuda::StreamRendezvous> stages;
+      for (std::size_t i = 0; i < ranks / split; ++i) {
+        stages.emplace_back(split, plan_.max_in_flight);
+      }
+      runtime::Rendezvous together(ranks_.size(), 1);
+      ranks_.device_threads().run([&](std::size_t rank) {
+        if (rank >= ranks) return together.leave(rank);
+        runtime::ThreadTransport start(together, rank);
+        cuda::StreamRendezvous& stage = stages[rank / split];
+        cuda::StreamTransport link(stage, rank % split, cuda::StreamMover(*streams_[rank]));
+        const runtime::MemoryObserver observer;
+        runtime::DeviceRun<CudaDevice, cuda::StreamTransport> run(
+            plan_, program_, data_, rank % split, devices_[rank], link, observer);
+        double none = 0;
+        start.all_reduce(cpu::detail::profile_process_group(ranks, rank), std::span(&none, 1),
+                         runtime::Reduction::sum);
+        try {
+          (void)run.run();
+        } catch (const std::exception& error) {
+          stage.abort(error.what());
+          throw;
+        }
+        found[rank] = devices_[rank].times();
+        stage.leave(rank % split);
+        together.leave(rank);
+      });
+      return found;
+    }
+
+   private:
+    const Plan& plan_;
+    CudaThreadRanks& ranks_;
+    runtime::Program program_ = runtime::make_program(plan_);
+    runtime::StepData data_ = cpu::detail::profile_data(plan_);
+    std::vector<CudaDevice> devices_{ranks_.size()};
+    std::vector<std::unique_ptr<cuda::RankStreams>> streams_{ranks_.size()};
+    StaticBytes held_;
+  };
+
+  /// What units of the plan take on so many ranks at the same time.
+  [[nodiscard]] Seconds measure(Shot& shot, std::size_t number, std::size_t ranks) {
+    Seconds seconds(plans_[number].plan.schedule.front().order.size());
+    const auto begin = std::chrono::steady_clock::now();
+    // The first round looks for algorithms and touches memory for the first time.
+    for (std::size_t round = 0; round <= kRounds; ++round) {
+      if (ranks == ranks_.size()) before_each_(static_cast<std::int64_t>(round), number);
+      const auto found = shot.run(ranks);
+      if (round == 0) continue;
+      for (const auto& times : found) {
+        for (std::size_t unit = 0; unit < times.size(); ++unit) {
+          const Nanos took = times[unit].end - times[unit].begin;
+          seconds[unit].push_back(static_cast<double>(took.value) * 1e-9);
+        }
+      }
+      if (std::chrono::steady_clock::now() - begin > kBudget) break;
+    }
+    return seconds;
+  }
+
+  /// One plan at a time: its devices hold weights.
+  void unit_rows(std::size_t number) {
+    const cpu::ProfilePlan& profile = plans_[number];
+    Shot shot(profile.plan, ranks_);
+    if (ranks_.size() > 1) {
+      for (const auto& unit : measure(shot, number, 1)) alone_ += mean(unit);
+    }
+    const Seconds seconds = measure(shot, number, ranks_.size());
+    const std::vector<Unit>& order = profile.plan.schedule.front().order;
     for (std::size_t i = 0; i < order.size(); ++i) {
       loaded_ += mean(seconds[i]);
       const auto row =
-          cpu::detail::profile_row(profile, order[i], mean(seconds[i]), held, embedding_);
+          cpu::detail::profile_row(profile, order[i], mean(seconds[i]), shot.held(), embedding_);
       if (row) profile_.rows.push_back(*row);
     }
-    ranks_.device_threads().run([&](std::size_t rank) {
-      streams[rank].reset();
-      devices[rank] = CudaDevice();
-    });
+  }
+
+  /// The plan of this number on each rank alone, the next one on those that split layers together.
+  void split_rows(std::size_t number) {
+    const cpu::ProfilePlan& profile = plans_[number];
+    StaticBytes held;
+    Seconds alone;
+    {
+      Shot shot(profile.plan, ranks_);
+      held = shot.held();
+      alone = measure(shot, number, ranks_.size());
+    }
+    Shot shot(plans_[number + 1].plan, ranks_);
+    const Seconds split = measure(shot, number + 1, ranks_.size());
+    const std::vector<Unit>& order = profile.plan.schedule.front().order;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const auto row =
+          cpu::detail::split_row(profile, order[i], mean(alone[i]), mean(split[i]),
+                                 static_cast<std::int64_t>(tensor_parallel_), held, embedding_);
+      if (row) profile_.rows.push_back(*row);
+    }
   }
 
   /// The median over ranks of work(bench, rank) on all of them at the same time.
@@ -244,7 +317,8 @@ class ProfileOnCuda {
                                 std::as_writable_bytes(others));
                     }
                   }));
-      tensor(bytes);
+      // Where layers are split, larger ones are measured in units.
+      if (tensor_parallel_ == 1 || Bytes{bytes} <= cpu::detail::kSmallTensor) tensor(bytes);
     }
   }
 
@@ -332,6 +406,7 @@ class ProfileOnCuda {
 
   ModelShape model_;
   CudaThreadRanks& ranks_;
+  std::size_t tensor_parallel_;
   std::function<void(std::int64_t, std::size_t)> before_each_;
   std::vector<cpu::ProfilePlan> plans_;
   std::vector<std::unique_ptr<Bench>> benches_;
@@ -343,15 +418,16 @@ class ProfileOnCuda {
 }  // namespace
 
 CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaThreadRanks& ranks,
+                                 std::size_t tensor_parallel,
                                  std::function<void(std::int64_t, std::size_t)> before_each) {
-  return ProfileOnCuda(model, context, ranks, std::move(before_each)).measured();
+  return ProfileOnCuda(model, context, ranks, tensor_parallel, std::move(before_each)).measured();
 }
 
 int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
   const ModelShape model = model_of(options, CudaDevice::element_sizes().element);
   check_writable(options.profile);
-  const CudaProfile profile =
-      measure_cuda_profile(model, options.context, ranks, profile_turns(options));
+  const CudaProfile profile = measure_cuda_profile(
+      model, options.context, ranks, static_cast<std::size_t>(options.tp), profile_turns(options));
   std::ostringstream text;
   write_profile(text, {{measured_shape(model), ranks.device()}, profile.rows});
   write_file(options.profile, std::move(text).str());

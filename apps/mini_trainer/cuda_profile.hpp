@@ -23,11 +23,14 @@ struct CudaProfile {
 /// Measures layers, embedding, head and optimizer of a model of this shape as units of small plans
 /// that go through the executor, and messages, sums and exchanges between ranks. First the first
 /// rank runs alone, then all do; each row holds the mean over rounds and ranks with all loaded.
+/// Where `tensor_parallel` devices, a divisor of the ranks, split layers, their collectives are
+/// measured in units of them.
 /// `before_each` is told the round and the plan that run next, both from 0; the first round counts
 /// for nothing. Throws InvalidInput where the model cannot be executed, CudaError where a device
 /// fails.
 [[nodiscard]] CudaProfile measure_cuda_profile(
     const ModelShape& model, Tokens context, CudaThreadRanks& ranks,
+    std::size_t tensor_parallel = 1,
     std::function<void(std::int64_t, std::size_t)> before_each = [](std::int64_t, std::size_t) {});
 
 /// The exit status.

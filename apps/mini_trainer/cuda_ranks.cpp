@@ -221,6 +221,8 @@ Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::siz
     cluster.inside.bytes_per_s = cluster.memory_bytes_per_s / 2;
     cluster.devices_per_node = static_cast<std::int64_t>(devices);
   }
+  // A cost that was fitted to units with collectives holds only what these do not hide.
+  if (!options.cost.empty()) cluster.small.tp_overlap = 0;
   cluster.memory =
       options.memory.value_or(Bytes{gpu.memory / static_cast<std::int64_t>(ranks_a_gpu)});
   cluster.reserved =

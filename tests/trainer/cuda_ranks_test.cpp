@@ -104,9 +104,12 @@ TEST_CASE("gpu_as_cluster: ranks of one GPU have equal parts of its rates and it
   CHECK(part.matrix_flops == whole.matrix_flops / 4);
   CHECK(part.peak_flops == whole.peak_flops / 4);
   CHECK(part.reserved < whole.reserved);
+  CHECK(whole.small.tp_overlap > 0);
   CHECK(trainer::gpu_as_device(8, 1) == MeasuredDevice{whole.name, whole.name, 8});
   const std::string quarter = whole.name + ", one of 4 equal parts";
   CHECK(trainer::gpu_as_device(4, 4) == MeasuredDevice{quarter, quarter, 4});
+  options.cost = "cost.json";  // fitted to units with collectives
+  CHECK(trainer::gpu_as_cluster(options, model, 4, 4).small.tp_overlap == 0);
   options.memory = Bytes{1000};
   const Cluster little = trainer::gpu_as_cluster(options, model, 1, 1);
   CHECK(little.memory == Bytes{1000});

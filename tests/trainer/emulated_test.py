@@ -122,7 +122,7 @@ class EmulatedTest(unittest.TestCase):
 
     def test_a_profile_is_what_calibrate_fits(self):
         profile, cost = self.path("profile.csv"), self.path("cost.json")
-        done = self.run_trainer("--profile", profile, "--dp", "2", "--gemm-candidates", "3")
+        done = self.run_trainer("--profile", profile, "--dp", "1", "--tp", "2", "--gemm-candidates", "3")
         self.assertIn("times as long as on one rank alone", done.stdout)
         lines = pathlib.Path(profile).read_text().splitlines()
         self.assertTrue(any(line.startswith("# ") for line in lines), "a profile tells what it was measured on")
@@ -130,6 +130,8 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual({row["kind"] for row in rows},
                          {"layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange",
                           "tp"})
+        # By itself the smallest, then of F and B of five packs in slices and documents.
+        self.assertEqual(sum(row["kind"] == "tp" for row in rows), 1 + 2 * 5)
         subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
         self.assertIn("tp", json.loads(pathlib.Path(cost).read_text()))
         self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)

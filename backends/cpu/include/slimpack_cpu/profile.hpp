@@ -21,7 +21,6 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
-#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/any_transport.hpp"
 #include "slimpack/runtime/arena_size.hpp"
@@ -247,27 +246,14 @@ class ProfileRun {
     }
   }
 
-  /// What F and B of devices that split layers take beyond their part of what they take alone, over
-  /// the collectives that they have: waits for each other, and products with few columns, which
-  /// take longer than their part, are in it.
   void split_rows(const Shot& alone, const Shot& split) {
     const std::vector<Unit>& order = split.plan().schedule.front().order;
-    const auto devices = static_cast<std::int64_t>(options_.tensor_parallel);
     for (std::size_t i = 0; i < order.size(); ++i) {
-      if (!runs_layers(order[i].kind)) continue;
-      const auto part = profile_row(alone.profile, order[i], mean(alone.seconds[i]) / core_share(),
-                                    alone.devices.front().static_bytes(), embedding_);
-      const std::int64_t collectives =
-          part->layers * (part->pass == Pass::forward ? kTensorForward : kTensorBackward) +
-          1;  // of the embedding
-      const double beyond = mean(split.seconds[i]) - embedding_.at({*part->pass, part->tokens}) -
-                            part->seconds / static_cast<double>(devices);
-      ProfileRow row;
-      row.kind = ProfileKind::tensor;
-      row.ranks = devices;
-      row.bytes = Bytes{part->tokens.value * model_.hidden * kElement * (devices - 1) / devices};
-      row.seconds = std::max(beyond / static_cast<double>(collectives), 1e-9);
-      rows_.push_back(row);
+      const auto row =
+          split_row(alone.profile, order[i], mean(alone.seconds[i]) / core_share(),
+                    mean(split.seconds[i]), static_cast<std::int64_t>(options_.tensor_parallel),
+                    alone.devices.front().static_bytes(), embedding_);
+      if (row) rows_.push_back(*row);
     }
   }
 
@@ -304,7 +290,6 @@ class ProfileRun {
   }
 
   static constexpr std::size_t kRepetitions = 9;
-  static constexpr std::int64_t kSmallTensor = 65'536;  // bytes
 
   /// The median time of some calls.
   template <class Call>
@@ -359,7 +344,7 @@ class ProfileRun {
             link.reduce_scatter(process_group, all, first, first + part);
           });
       // Where layers are split, larger ones are measured in units.
-      if (options_.tensor_parallel == 1 || bytes <= kSmallTensor) {
+      if (options_.tensor_parallel == 1 || Bytes{bytes} <= kSmallTensor) {
         traffic_row(ProfileKind::tensor, Bytes{bytes * (ranks - 1) / ranks}, both / 2);
       }
     }

@@ -15,7 +15,9 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
@@ -148,6 +150,35 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
     if (pack.pass == Pass::backward) row.accumulator_bytes = accumulators;
   }
   row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);
+  return row;
+}
+
+/// Where layers are split, collectives of more bytes than this are measured in units.
+inline constexpr Bytes kSmallTensor{65'536};
+
+/// The row of the tensor-parallel collectives of a unit of `profile` that takes `alone` seconds on
+/// one device and `split` on so many `devices`; nothing for a unit without layers. What F and B
+/// take beyond their part of what they take alone, over the collectives that they have: waits for
+/// each other, and products with few columns, which take longer than their part, are in it.
+[[nodiscard]] inline std::optional<ProfileRow> split_row(const ProfilePlan& profile,
+                                                         const Unit& unit, double alone,
+                                                         double split, std::int64_t devices,
+                                                         const StaticBytes& held,
+                                                         const EmbeddingTimes& embedding) {
+  if (!runs_layers(unit.kind)) return std::nullopt;
+  const ModelShape& model = profile.plan.model;
+  const auto part = profile_row(profile, unit, alone, held, embedding);
+  const std::int64_t collectives =
+      part->layers * (part->pass == Pass::forward ? kTensorForward : kTensorBackward) +
+      1;  // of the embedding
+  const double beyond = split - embedding.at({*part->pass, part->tokens}) -
+                        part->seconds / static_cast<double>(devices);
+  ProfileRow row;
+  row.kind = ProfileKind::tensor;
+  row.ranks = devices;
+  row.bytes =
+      Bytes{part->tokens.value * model.hidden * model.bytes_per_element * (devices - 1) / devices};
+  row.seconds = std::max(beyond / static_cast<double>(collectives), 1e-9);
   return row;
 }
 

@@ -3,6 +3,7 @@
 // gradients are finite.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,7 +33,9 @@ class RankReports {
             program.tensor_parallel * program.packs[index(work.unit.pack)][work.rank].share.value;
       }
     }
-    if (rows > pinned_.size()) pinned_ = PinnedBuffer<float>(rows);
+    if (rows <= pinned_.size()) return;
+    // As tables (TableRing::reserve).
+    pinned_ = PinnedBuffer<float>(std::max(rows, pinned_.size() + pinned_.size() / 2));
   }
   /// Forgets a step that ended before its time.
   void clear() noexcept {

@@ -2,6 +2,7 @@
 // Tables of a unit on their way to the device: put together on the host, copied from pinned memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <concepts>
@@ -68,8 +69,11 @@ class TableRing {
   static constexpr std::size_t kUnits = 8;  ///< that the host may be ahead
 
   /// Room for tables of so many bytes. No work that uses the ring may be queued. Throws CudaError.
+  /// Pinning memory takes milliseconds in which no rank of the process queues work, so after the
+  /// first time it grows by half at least.
   void reserve(std::int64_t bytes) {
     if (bytes <= device_.size()) return;
+    bytes = std::max(bytes, device_.size() + device_.size() / 2);
     device_ = DeviceBuffer<std::byte>(bytes);
     pinned_ = PinnedBuffer<std::byte>(bytes * static_cast<std::int64_t>(kUnits));
   }
