@@ -303,7 +303,6 @@ class Reference:
 REFERENCE_WARMUP = 3  # turns that touch memory for the first time
 
 
-PROFILES = 3  # to whose rows together prices are fitted
 REFERENCE_TURNS = 3  # before each plan of a profile: a turn takes a tenth of the plan's time, and varies more
 
 
@@ -311,7 +310,7 @@ def fit_in_turns(options, folder, degrees, fixed):
     """A cost by profiles of so many loaded ranks, and the mean of the reference's times beside them: the reference runs
     before each plan of a profile, whose rows are means too."""
     rows, beside = [], []
-    for number in range(PROFILES):
+    for number in range(options.profiles):
         profile = folder / f"profile-{number}.csv"
         measured = Turns(options, folder, f"profile-{number}", *degrees, "--context", options.context, "--profile", profile)
         try:
@@ -638,6 +637,7 @@ def parse():
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
             ("tries", reference.TRIES, "of clock: times as many steps before it gives up"),
+            ("profiles", 3, "of clock: to whose rows together prices are fitted"),
             ("warmup", 2, "steps of each run that are not measured"), ("rounds", 3, "runs of each planner"),
             ("seed", 1, "of documents, weights and kills"), ("trials", 20, "of kill, for each transport"),
             ("kill-steps", 8, "of a run that is killed"), ("fault-trials", 20, "of each fault"),
@@ -652,7 +652,7 @@ def parse():
     for fault in options.faults.split(","):
         if fault not in faults.FAULTS:
             parser.error(f"--faults: must be of {', '.join(faults.FAULTS)}, got {fault}")
-    for name in ("steps", "tries", "rounds", "trials", "fault_trials", "kill_steps"):
+    for name in ("steps", "tries", "profiles", "rounds", "trials", "fault_trials", "kill_steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be >= 1")
     if not options.reference_limit >= 0:
