@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
@@ -99,6 +100,16 @@ TEST_CASE("cost models: the laws hold") {
     for (const std::int64_t tp : {1, 2, 4}) {
       CHECK(price(cost, 1000 * tp, tp) == price(nothing, 1000 * tp, tp));
       CHECK(price(cost, 1100 * tp, tp) > price(nothing, 1100 * tp, tp));
+      StageLoad stage;
+      stage.layers = 4;
+      stage.tensor_parallel = tp;
+      const FittedModel model(cost, llama_7b(), h100(), MemorySpec{});
+      for (const std::int64_t tokens : {1000 * tp, 1100 * tp, 9000 * tp}) {
+        const Nanos more = price(cost, tokens, tp) - price(nothing, tokens, tp);
+        const Nanos spilled = model.spilled({tokens}, stage, false);
+        CHECK(std::abs((more - spilled).value) <= 1);
+        CHECK(spilled <= model.spilled({tokens}, stage, true));
+      }
     }
     cost.layer_forward->spill_from = 1e10;
     CHECK_THROWS_WITH_AS(

@@ -77,14 +77,14 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
     write_profile(text, profile);
     CHECK(parse_profile(text.str(), "profile.csv") == profile);
     const FittedCost cost = fit_cost(rows).cost;
-    REQUIRE(cost.layer_forward);
-    REQUIRE(cost.layer_backward);
-    REQUIRE(cost.layer_apart);
-    REQUIRE(cost.layer_weight);
-    REQUIRE(cost.head);
-    CHECK(cost.layer_weight->token > 0);
-    CHECK(cost.layer_forward->token > 0);
-    CHECK(cost.layer_backward->token > 0);
+    // Beside other work any one coefficient may come out as 0, not all of a kind.
+    for (const auto& terms : {cost.layer_forward, cost.layer_backward, cost.layer_apart,
+                              cost.layer_weight, cost.head}) {
+      REQUIRE(terms);
+      CHECK(terms->unit + terms->layer + terms->token + terms->pair + terms->segment +
+                terms->weight_byte + terms->accumulator_byte >
+            0);
+    }
     CHECK(cost.p2p.has_value() == (ranks > 1));
     CHECK(cost.tensor.has_value() == (ranks > 1));
   }

@@ -63,7 +63,7 @@ TEST_CASE("estimate: with much memory nothing is recomputed and fill and overhea
                        static_cast<double>(problem.mean_work(Pass::backward))) /
                       static_cast<double>(planners::kCostScale);
   for (const std::int64_t overhead : {1'000, 100'000, 10'000'000}) {
-    const planners::SettingEstimate estimate(problem, Nanos{overhead});
+    const planners::SettingEstimate estimate(problem, {problem, Nanos{overhead}});
     std::size_t before = kUnits.size();
     for (const std::int32_t chunks : {1, 2, 4}) {
       CAPTURE(overhead);
@@ -95,7 +95,7 @@ TEST_CASE(
     const planners::SlimpackProblem problem(many_samples(500, Bytes{megabytes * 1'000'000}),
                                             "slimpack", {});
     const auto best =
-        planners::SettingEstimate(problem, Nanos{100'000}).best(kModes, kUnits, 1, {});
+        planners::SettingEstimate(problem, {problem, Nanos{100'000}}).best(kModes, kUnits, 1, {});
     if (!best) {
       absent = true;
       continue;
@@ -114,7 +114,7 @@ TEST_CASE("estimate: a sample is outsized if it takes longer than all of a rank 
     planners::PlanRequest request = test::request_of(lengths);
     request.dp = 4;
     const planners::SlimpackProblem problem(request, "slimpack", {});
-    return planners::SettingEstimate(problem, Nanos{1}).outsized();
+    return planners::SettingEstimate(problem, {problem, Nanos{1}}).outsized();
   };
   CHECK(outsized({1024, 1, 1, 1}));
   CHECK(!outsized({1024, 1024, 1024, 1024, 1024}));
@@ -132,7 +132,7 @@ TEST_CASE("estimate: weights apart pay between packs that are few for their many
     request.tp = tp;
     request.cost = cost;
     const planners::SlimpackProblem problem(request, "slimpack", {});
-    const planners::SettingEstimate estimate(problem, Nanos{100'000});
+    const planners::SettingEstimate estimate(problem, {problem, Nanos{100'000}});
     planners::SettingEstimate::Choice choice = estimate.best(kModes, kUnits, 4, {}).value();
     choice.units = units;
     return estimate.apart_pays(choice, kModes, kUnits, 4);
@@ -152,7 +152,7 @@ TEST_CASE("estimate: more packs around long samples never help, more ranks for t
     CAPTURE(draw);
     const planners::PlanRequest request = far_longer(random, 200, 3, 150, 1200);
     const planners::SlimpackProblem problem(request, "slimpack", {});
-    const planners::SettingEstimate estimate(problem, Nanos{100'000});
+    const planners::SettingEstimate estimate(problem, {problem, Nanos{100'000}});
     const auto time = [&](const Sharing& sharing) {
       const auto best = estimate.best(kModes, kUnits, 2, sharing);
       return best ? std::optional(best->time) : std::nullopt;

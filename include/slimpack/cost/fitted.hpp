@@ -28,12 +28,15 @@ struct FittedPicos {
 
   [[nodiscard]] Picos linear(std::int64_t tokens, std::int64_t layers,
                              std::int64_t tp) const noexcept {
-    // A device has a tp-th of the rows' bytes, or of their columns.
-    const std::int64_t spilled = std::max<std::int64_t>(tokens - spill_from * tp, 0);
     return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp)) +
-           picos(spilled * layers, spill_token / static_cast<double>(tp)) +
-           picos(layers, weights / static_cast<double>(tp)) +
+           spilled(tokens, layers, tp) + picos(layers, weights / static_cast<double>(tp)) +
            picos(layers, accumulators / static_cast<double>(tp));
+  }
+  [[nodiscard]] Picos spilled(std::int64_t tokens, std::int64_t layers,
+                              std::int64_t tp) const noexcept {
+    // A device has a tp-th of the rows' bytes, or of their columns.
+    const std::int64_t beyond = std::max<std::int64_t>(tokens - spill_from * tp, 0);
+    return picos(beyond * layers, spill_token / static_cast<double>(tp));
   }
   [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage) const noexcept {
     const auto tp = static_cast<double>(stage.tensor_parallel);
@@ -145,6 +148,14 @@ class FittedModel {
     return to_nanos(
         layers_backward(layer_backward_, load, stage, recompute, linear, kTensorBackward) +
         regroup(layer_backward_, load, stage, recompute, false));
+  }
+
+  /// What F of a pack, or B, takes because its rows do not stay in caches
+  /// (`FittedTerms::spill_token`).
+  [[nodiscard]] Nanos spilled(Tokens tokens, const StageLoad& stage, bool back) const noexcept {
+    const std::optional<detail::FittedPicos>& fitted = back ? layer_backward_ : layer_forward_;
+    return fitted ? to_nanos(fitted->spilled(tokens.value, stage.layers, stage.tensor_parallel))
+                  : Nanos{};
   }
 
   /// B of a pack that leaves the gradients of weights apart. Where it was not measured, a fitted

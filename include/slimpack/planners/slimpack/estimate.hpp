@@ -30,6 +30,60 @@ inline constexpr std::int64_t kManyFulls = 100;
 
 }  // namespace detail
 
+/// What a rank's units cost beyond the work of their tokens, by their number.
+class UnitCosts {
+ public:
+  /// The problem must outlive it. O(samples).
+  explicit UnitCosts(const SlimpackProblem& problem)
+      : UnitCosts(problem, fixed(problem, stage_of(problem))) {}
+  /// With what a unit costs by itself.
+  UnitCosts(const SlimpackProblem& problem, Nanos each)
+      : problem_(problem),
+        stage_(stage_of(problem)),
+        tokens_{total_tokens(problem.request().batch.samples).value / problem.request().dp},
+        each_(each) {}
+
+  /// What a unit costs by itself: F, B and H of a pack of one token.
+  [[nodiscard]] Nanos each() const noexcept { return each_; }
+  /// The costs of so many units, with equal packs.
+  [[nodiscard]] Nanos all(std::int64_t units) const {
+    const Tokens pack{(tokens_.value + units - 1) / units};
+    return (each_ + spilled(problem_.model(), pack, stage_, false) +
+            spilled(problem_.model(), pack, stage_, true)) *
+           units;
+  }
+
+ private:
+  [[nodiscard]] static StageLoad stage_of(const SlimpackProblem& problem) {
+    StageLoad stage;
+    stage.layers = most_layers(problem.frame().stages, problem.request().pp);
+    stage.tensor_parallel = problem.request().tp;
+    stage.tensor_link = problem.request().cluster.inside;
+    return stage;
+  }
+  [[nodiscard]] static Nanos fixed(const SlimpackProblem& problem, const StageLoad& stage) {
+    PackLoad one;
+    one.tokens = {1};
+    HeadLoad head;
+    head.tokens = {1};
+    head.vocab = 1;
+    head.shards = problem.request().pp;
+    head.tensor_parallel = problem.request().tp;
+    head.link = head.tensor_link = problem.request().cluster.inside;
+    return std::visit(
+        [&](const auto& model) {
+          return model.forward(one, stage) + model.backward(one, stage, Recompute::none) +
+                 model.head(head);
+        },
+        problem.model());
+  }
+
+  const SlimpackProblem& problem_;
+  StageLoad stage_;
+  Tokens tokens_;  ///< of a rank on average
+  Nanos each_;
+};
+
 /// Ranks settings of which no rank shares samples, before any candidate is built: recomputation,
 /// chunks and number of packs. A guess, not a bound: it sees neither waits nor the packs
 /// themselves.
@@ -49,11 +103,11 @@ class SettingEstimate {
     bool loose = false;      ///< half a block of packs more around a long sample
   };
 
-  /// `overhead` is what a unit costs by itself. The problem must outlive it. O(samples).
-  SettingEstimate(const SlimpackProblem& problem, Nanos overhead)
+  /// The problem must outlive it. O(samples).
+  SettingEstimate(const SlimpackProblem& problem, const UnitCosts& unit_costs)
       : problem_(problem),
         costs_(problem.costs(problem.frame(), {0})),
-        overhead_(overhead),
+        unit_costs_(unit_costs),
         layer_(layer_bytes(problem.frame().model, problem.frame().memory.gradient_bytes,
                            problem.frame().parallel.tp)),
         layers_(most_layers(problem.frame().stages, problem.frame().parallel.pp)),
@@ -120,7 +174,7 @@ class SettingEstimate {
       for (std::size_t i = 0; i < units.size(); ++i) {
         if (!fits(modes[mode], longest, units[i], chunks, sharing)) continue;
         const Int128 time = work + (problem_.request().pp - 1) * work / (units[i] * chunks) +
-                            Int128{overhead_.value} * kCostScale * units[i];
+                            Int128{unit_costs_.all(units[i]).value} * kCostScale;
         if (best && best->time <= time) continue;
         best = Choice{mode, i, time};
       }
@@ -222,7 +276,7 @@ class SettingEstimate {
 
   const SlimpackProblem& problem_;
   PassCosts costs_;
-  Nanos overhead_;
+  UnitCosts unit_costs_;
   LayerBytes layer_;
   std::int64_t layers_;
   Bytes free_;

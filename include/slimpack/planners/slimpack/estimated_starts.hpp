@@ -58,11 +58,11 @@ struct SpaceLayout {
 /// Adds starts by estimate to a space.
 class EstimatedStarts {
  public:
-  /// All must outlive it; `overhead` is what a unit costs by itself.
+  /// All must outlive it.
   EstimatedStarts(const SlimpackProblem& problem, Effort effort, const SpaceLayout& layout,
-                  Nanos overhead, SlimpackSpace& space)
+                  const UnitCosts& unit_costs, SlimpackSpace& space)
       : problem_(problem),
-        estimate_(problem, overhead),
+        estimate_(problem, unit_costs),
         effort_(effort),
         layout_(layout),
         ranks_(problem.request().dp),

@@ -72,7 +72,8 @@ class PackBuilder {
     segments_ = segments();
     for (const QueueSegment& segment : segments_) {
       const auto& group = plan_.groups[index(segment.group)];
-      if (!costs_.contains(group.size())) costs_[group.size()] = problem_.costs(plan_, group);
+      if (costs_.contains(group.size())) continue;
+      costs_[group.size()] = problem_.costs(plan_, group, PackSize::large);
     }
     measure();
     symmetric_.resize(segments_.size());
@@ -133,6 +134,13 @@ class PackBuilder {
 
   /// Finds the work of each segment and of each component's fullest rank, in both passes.
   void measure() {
+    // Packs of stages that wait for each other take equal times; caches hold equal tokens.
+    const bool by_tokens = plan_.parallel.pp == 1 && problem_.spills();
+    std::int64_t mean = 0;  // tokens of a rank
+    if (by_tokens) {
+      mean = total_tokens(problem_.request().batch.samples).value / plan_.parallel.dp;
+      if (component_) mean = assigned_.sampled[*component_].part_of(mean);
+    }
     for (std::size_t pass = 0; pass < 2; ++pass) {
       work_[pass].resize(segments_.size());
       most_[pass].resize(assigned_.components.size());
@@ -148,11 +156,15 @@ class PackBuilder {
         for (const schedule::QueuedSample& sample : segments_[i].samples) {
           if (sample.length != length) {
             length = sample.length;
-            each = costs.of(length).slice({}, length);
+            each = by_tokens ? Int128{length.value} : costs.of(length).slice({}, length);
           }
           work_[pass][i] += each;
         }
         Int128& most = most_[pass][component_of(group)];
+        if (by_tokens) {
+          most = mean;
+          continue;
+        }
         for (const std::int32_t rank : plan_.groups[index(group)]) {
           Int128& sum = rank_work[static_cast<std::size_t>(rank)];
           sum += work_[pass][i];

@@ -75,6 +75,15 @@ class SlimpackProblem {
   [[nodiscard]] const SlimpackOptions& options() const noexcept { return options_; }
   /// The cost model of the request.
   [[nodiscard]] const AnyModel& model() const noexcept { return model_; }
+  /// Whether large units take longer a token than small ones, for their rows leave the caches
+  /// (`FittedTerms::spill_token`).
+  [[nodiscard]] bool spills() const noexcept {
+    const auto* fitted = std::get_if<FittedCost>(&request_.cost);
+    const auto spills = [](const std::optional<FittedTerms>& terms) {
+      return terms && terms->spill_token > 0;
+    };
+    return fitted != nullptr && (spills(fitted->layer_forward) || spills(fitted->layer_backward));
+  }
   /// Whether gradients of weights may be apart: the idea is used, the request allows it, and its
   /// cost has prices of them.
   [[nodiscard]] bool splits() const {
@@ -114,15 +123,18 @@ class SlimpackProblem {
                   (own_packs ? costs.pack : 0));
   }
 
-  /// Mean work of a rank in a pass, in nanoseconds over 2^20, if each sample is on one rank and
-  /// nothing is recomputed.
+  /// Mean work of a rank in a pass, in nanoseconds over 2^20, if each sample is on one rank, packs
+  /// are large and nothing is recomputed.
   [[nodiscard]] Int128 mean_work(Pass pass) const {
-    const schedule::SliceCost& cost = pass == Pass::forward ? alone_.forward : alone_.backward[0];
+    const PassCosts large = costs(frame_, {0}, PackSize::large);
+    const schedule::SliceCost& cost = pass == Pass::forward ? large.forward : large.backward[0];
     return sum_of_lengths([&](Tokens length) { return cost.slice({}, length); }) / request_.dp;
   }
 
-  /// What slices cost on the fullest stage of a group of ranks.
-  [[nodiscard]] PassCosts costs(const Plan& plan, const std::vector<std::int32_t>& group) const {
+  /// What slices cost on the fullest stage of a group of ranks, in packs that caches hold or in
+  /// large ones.
+  [[nodiscard]] PassCosts costs(const Plan& plan, const std::vector<std::int32_t>& group,
+                                PackSize size = PackSize::cached) const {
     StageLoad stage;
     stage.layers = most_layers(plan.stages, plan.parallel.pp);
     stage.tensor_parallel = plan.parallel.tp;
@@ -130,7 +142,7 @@ class SlimpackProblem {
     stage.tensor_link = links.tensor(group.front(), 0);
     stage.exchange_link = links.ranks(group, 0);
     stage.exchange_hops = links.ring(group, 0).hops_between();
-    return CostProbe(model_, stage, static_cast<std::int64_t>(group.size())).passes();
+    return CostProbe(model_, stage, static_cast<std::int64_t>(group.size()), size).passes();
   }
 
   /// A plan with stages, degrees and placement of these settings, without samples.

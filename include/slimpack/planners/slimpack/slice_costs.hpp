@@ -52,12 +52,32 @@ struct PassCosts {
   }
 };
 
-/// Asks a cost model what a token, a pair and a slice add to a large pack.
+/// What F of so many tokens, or B, takes because its rows do not stay in caches, where the model
+/// says so.
+[[nodiscard]] inline Nanos spilled(const AnyModel& any, Tokens tokens, const StageLoad& stage,
+                                   bool back) {
+  return std::visit(
+      [&]<class Model>(const Model& model) {
+        if constexpr (requires { model.spilled(tokens, stage, back); }) {
+          return model.spilled(tokens, stage, back);
+        } else {
+          return Nanos{};
+        }
+      },
+      any);
+}
+
+/// Of which packs prices are: where large ones take longer a token, for their rows leave the
+/// caches.
+enum class PackSize : std::uint8_t { cached, large };
+
+/// Asks a cost model what a token, a pair and a slice add to a pack of many.
 class CostProbe {
  public:
   /// Probes `model`, which must outlive it, for a group of `ranks` ranks on one stage.
-  CostProbe(const AnyModel& model, const StageLoad& stage, std::int64_t ranks)
-      : model_(model), stage_(stage), ranks_(ranks) {}
+  CostProbe(const AnyModel& model, const StageLoad& stage, std::int64_t ranks,
+            PackSize size = PackSize::large)
+      : model_(model), stage_(stage), ranks_(ranks), size_(size) {}
 
   /// What tokens, pairs and slices cost in F and in B of each mode.
   [[nodiscard]] PassCosts passes() const {
@@ -94,12 +114,15 @@ class CostProbe {
     load.segments = segments;
     load.runs = back ? 1 : 0;
     if (ranks_ > 1) load.q_received = {kTokens - kTokens / ranks_};
+    const Nanos beyond =
+        size_ == PackSize::cached ? spilled(model_, load.tokens, stage_, back) : Nanos{};
     return std::visit(
-        [&](const auto& model) {
-          return back ? model.backward(load, stage_, mode).value
-                      : model.forward(load, stage_).value;
-        },
-        model_);
+               [&](const auto& model) {
+                 return back ? model.backward(load, stage_, mode).value
+                             : model.forward(load, stage_).value;
+               },
+               model_) -
+           beyond.value;
   }
   [[nodiscard]] std::int64_t fixed(bool back, Recompute mode) const {
     PackLoad load;
@@ -127,6 +150,7 @@ class CostProbe {
   const AnyModel& model_;
   StageLoad stage_;
   std::int64_t ranks_;
+  PackSize size_;
 };
 
 }  // namespace slimpack::planners

@@ -39,7 +39,8 @@ class SlimpackSpaceMaker {
         effort_(effort),
         options_(options),
         tokens_(total_tokens(request_.batch.samples)),
-        longest_(longest_of(request_.batch.samples)) {}
+        longest_(longest_of(request_.batch.samples)),
+        unit_costs_(problem) {}
 
   [[nodiscard]] SlimpackSpace make() {
     const Values<LmHeadPlacement> heads = head_values();
@@ -197,7 +198,7 @@ class SlimpackSpaceMaker {
         static_cast<std::size_t>(std::max_element(widest.begin(), widest.end()) - widest.begin());
     const auto pair = std::find(widest.begin(), widest.end(), 2);
     layout_.pair = pair == widest.end() ? 0 : static_cast<std::size_t>(pair - widest.begin());
-    SlimpackStarts(problem_, effort_, layout_, unit_overhead(), space_).add_all();
+    SlimpackStarts(problem_, effort_, layout_, unit_costs_, space_).add_all();
     return std::move(space_);
   }
 
@@ -272,8 +273,10 @@ class SlimpackSpaceMaker {
   }
   [[nodiscard]] std::vector<bool> whole_values() const {
     if (!options_.slicing) return {true};
-    return longest_ <= request_.granularity ? std::vector<bool>{false}
-                                            : std::vector<bool>{false, true};
+    // What is longer than a pack leaves the caches where it is whole.
+    const bool cut = request_.pp == 1 && problem_.spills();
+    return cut || longest_ <= request_.granularity ? std::vector<bool>{false}
+                                                   : std::vector<bool>{false, true};
   }
   /// On one stage nothing waits for a drain.
   [[nodiscard]] std::vector<WeightRule> weight_values() const {
@@ -324,14 +327,14 @@ class SlimpackSpaceMaker {
     }
     return ramps;
   }
-  /// Numbers of packs around the m that makes the step's time W + (p - 1) W / m + o m least: W is
-  /// the mean work of a rank, p the stages, o what a unit costs by itself. On one stage, and where
-  /// memory asks for more, around the fewest packs that fit.
+  /// Numbers of packs around the m that makes the step's time W + (p - 1) W / m + c(m) least: W is
+  /// the mean work of a rank, p the stages, c what m units cost by themselves. On one stage without
+  /// caches that packs leave, and where memory asks for more, around the fewest packs that fit.
   [[nodiscard]] Values<std::int64_t> unit_values() const {
     const Int128 work =
         (problem_.mean_work(Pass::forward) + problem_.mean_work(Pass::backward)) / kCostScale;
-    const std::int64_t best = square_root(Int128{request_.pp - 1} * work /
-                                          std::max<std::int64_t>(unit_overhead().value, 1));
+    const std::int64_t root = square_root(Int128{request_.pp - 1} * work /
+                                          std::max<std::int64_t>(unit_costs_.each().value, 1));
     std::int64_t all = 0, longest = 1;  // in slices of the granularity
     for (const Tokens length : request_.batch.samples) {
       const std::int64_t slices =
@@ -342,7 +345,8 @@ class SlimpackSpaceMaker {
     const std::int64_t most = std::max((all + request_.dp - 1) / request_.dp, longest);
     const std::int64_t least =
         std::max<std::int64_t>(1, tokens_.value / (request_.dp * fitting_unit().value));
-    const std::int64_t middle = request_.pp > 1 ? std::max(best, least) : least;
+    std::int64_t middle = request_.pp > 1 ? std::max(root, least) : least;
+    if (request_.pp == 1 && problem_.spills()) middle = best_with_caches(least, most, work);
     Values<std::int64_t> units;
     std::int64_t before = 0;
     for (std::size_t step = 0; step < kUnitSteps.size(); ++step) {
@@ -356,6 +360,18 @@ class SlimpackSpaceMaker {
       before = count;
     }
     return units;
+  }
+  /// The least number of packs, of some from `least` to `most`, with the shortest time.
+  [[nodiscard]] std::int64_t best_with_caches(std::int64_t least, std::int64_t most,
+                                              Int128 work) const {
+    const auto time = [&](std::int64_t units) {
+      return Int128{request_.pp - 1} * work / units + unit_costs_.all(units).value;
+    };
+    std::int64_t best = least;
+    for (std::int64_t units = least; units <= most; units += 1 + units / 16) {
+      if (time(units) < time(best)) best = units;
+    }
+    return best;
   }
   /// Between the numbers of packs: what fits into memory, and costs few launches, may be there.
   [[nodiscard]] Values<std::int64_t> unit_permille_values() const {
@@ -374,27 +390,6 @@ class SlimpackSpaceMaker {
       if (Int128{more} * more <= value) root = more;
     }
     return root;
-  }
-  [[nodiscard]] Nanos unit_overhead() const {
-    const Plan& frame = problem_.frame();
-    StageLoad stage;
-    stage.layers = most_layers(frame.stages, request_.pp);
-    stage.tensor_parallel = request_.tp;
-    stage.tensor_link = request_.cluster.inside;
-    PackLoad one;
-    one.tokens = {1};
-    HeadLoad head;
-    head.tokens = {1};
-    head.vocab = 1;
-    head.shards = request_.pp;
-    head.tensor_parallel = request_.tp;
-    head.link = head.tensor_link = request_.cluster.inside;
-    return std::visit(
-        [&](const auto& model) {
-          return model.forward(one, stage) + model.backward(one, stage, Recompute::none) +
-                 model.head(head);
-        },
-        problem_.model());
   }
   /// Tokens of the largest pack of which as many as there are stages fit into memory, everything
   /// recomputed.
@@ -479,6 +474,7 @@ class SlimpackSpaceMaker {
   Effort effort_;
   SlimpackOptions options_;
   Tokens tokens_, longest_;
+  UnitCosts unit_costs_;
   SlimpackSpace space_;
   SpaceLayout layout_;
 };

@@ -24,16 +24,16 @@ namespace detail {
 /// Adds starts to a space.
 class SlimpackStarts {
  public:
-  /// All must outlive it; `overhead` is what a unit costs by itself.
+  /// All must outlive it.
   SlimpackStarts(const SlimpackProblem& problem, Effort effort, const SpaceLayout& layout,
-                 Nanos overhead, SlimpackSpace& space)
+                 const UnitCosts& unit_costs, SlimpackSpace& space)
       : problem_(problem),
         effort_(effort),
         layout_(layout),
         tokens_(total_tokens(problem.request().batch.samples)),
         ranks_(problem.request().dp),
         pipeline_(problem.request().pp),
-        overhead_(overhead),
+        unit_costs_(unit_costs),
         space_(space) {}
 
   /// Good plans of several kinds: interleaved and in lockstep, with long samples on several ranks
@@ -41,7 +41,7 @@ class SlimpackStarts {
   void add_all() {
     using enum Recompute;
     const std::size_t leanest = layout_.modes.size() - 1;
-    EstimatedStarts(problem_, effort_, layout_, overhead_, space_).add_all();
+    EstimatedStarts(problem_, effort_, layout_, unit_costs_, space_).add_all();
     // With one stage the estimate knows little of what matters.
     const bool few_candidates = effort_ == Effort::fast ||
                                 (effort_ == Effort::normal && has_many_samples(problem_.request()));
@@ -289,7 +289,7 @@ class SlimpackStarts {
   Tokens tokens_;
   std::int64_t ranks_;
   std::int32_t pipeline_;
-  Nanos overhead_;
+  const UnitCosts& unit_costs_;
   SlimpackSpace& space_;
 };
 
