@@ -118,5 +118,29 @@ class ClockTest(unittest.TestCase):
                          "not keep its speed and no time of these is reported$")
 
 
+class TraceUnitsTest(unittest.TestCase):
+    """bench/trace_units.py on a trace of a card."""
+
+    def run_units(self, *traces):
+        return subprocess.run([ROOT / "bench" / "trace_units.py", BIN, *traces], text=True, capture_output=True)
+
+    def test_sums_of_units_beside_their_prediction(self):
+        done = self.run_units(ROOT / "bench/results/nvidia-h200-2026-11-28/tp2-slimpack.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| dp 0, stage 0 | F | 1 | 27.59 | 21.32 | 0.773 |\n", done.stdout)
+        self.assertEqual(done.stdout.count("| dp 0, stage 0 |"), 4)
+
+    def test_what_is_no_trace_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            none = pathlib.Path(folder) / "none.json"
+            for text in (None, "{}", "[1"):
+                if text:
+                    none.write_text(text)
+                done = self.run_units(none)
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn(f"trace_units.py: {none}: must be a trace of mini_trainer with its plan beside it", done.stderr)
+                self.assertEqual(done.stdout, "")
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -107,9 +107,8 @@ concept LinkMaker = requires(const Make& make, RendezvousType& rendezvous, std::
 /// work if the data do not fit it; ExecutionError naming device and unit if a unit fails, if a
 /// device does not answer (`DeviceThreadsOptions::hang_timeouts`) or something is left at the end;
 /// Deadlock if no device can go on. All devices have ended when it returns or throws.
-template <class Link, class RendezvousType = typename Link::RendezvousType, class Device,
+template <class Link, class RendezvousType = typename Link::RendezvousType, Backend<Link> Device,
           LinkMaker<Link, RendezvousType> Make>
-  requires Backend<Device, Link>
 [[nodiscard]] StepResult run_step_with(DeviceThreads& device_threads, const Plan& plan,
                                        const Program& program, const StepData& data,
                                        std::span<Device> backends, const Make& make_link,
@@ -158,8 +157,7 @@ template <class Link, class RendezvousType = typename Link::RendezvousType, clas
 }
 
 /// The same between devices whose memory is the host's: as `run_step_with` a ThreadTransport.
-template <class Device>
-  requires Backend<Device, ThreadTransport>
+template <Backend<ThreadTransport> Device>
 [[nodiscard]] StepResult run_step(DeviceThreads& device_threads, const Plan& plan,
                                   const Program& program, const StepData& data,
                                   std::span<Device> backends, const MemoryObserver& observer = {}) {
@@ -179,8 +177,7 @@ template <class Device>
 ///     std::cout << "loss " << result.loss << '\n';
 ///
 /// Throws InvalidInput, too, if the plan cannot be executed.
-template <class Device>
-  requires Backend<Device, ThreadTransport>
+template <Backend<ThreadTransport> Device>
 [[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
                                   std::span<Device> backends, const MemoryObserver& observer = {}) {
   const Program program = make_program(plan);

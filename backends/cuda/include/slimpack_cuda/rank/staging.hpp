@@ -43,8 +43,8 @@ struct TablePart {
 class Tables {
  public:
   template <class Row>
-    requires std::is_trivially_copyable_v<Row>
   TablePart<Row> add(std::span<const Row> rows) {
+    static_assert(std::is_trivially_copyable_v<Row>);
     const std::size_t i = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
     bytes_.resize(i + rows.size_bytes());
     if (!rows.empty()) std::memcpy(bytes_.data() + i, rows.data(), rows.size_bytes());
