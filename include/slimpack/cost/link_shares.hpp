@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
@@ -34,9 +35,8 @@ namespace slimpack {
 /// outlive it.
 class LinkShares {
  public:
-  /// O(units + slices).
-  template <class Times>
-  LinkShares(const Plan& plan, const Links& links, const PackLoads& loads, const Times& times)
+  /// Without packs so far. O(groups x ranks).
+  LinkShares(const Plan& plan, const Links& links)
       : plan_(plan),
         links_(links),
         lines_(static_cast<std::size_t>(virtual_stages_of(plan).size())),
@@ -49,25 +49,27 @@ class LinkShares {
         places_[static_cast<std::size_t>(plan.groups[group][place])].push_back({group, place});
       }
     }
-    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-      const auto id = static_cast<PackId>(i);
-      const MicroPack& pack = plan.micropacks[i];
-      const std::size_t group = index(pack.group);
-      const bool forward = pack.pass == Pass::forward;
-      sent_[group].resize(plan.groups[group].size());
-      for (std::size_t line = 0; line < lines_; ++line) {
-        time_[group * lines_ + line] += times.compute(id, static_cast<std::int32_t>(line));
-      }
-      const ExchangeBytes each = exchange_bytes(plan, pack);
-      for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-        const PackLoad& load = loads(id, rank);
-        Sent& sent = sent_[group][rank];
-        if (forward) sent.forward += load.tokens.value;
-        if (pack.pass == Pass::backward) sent.backward += load.tokens.value;
-        sent.gathered += load.tokens.value * tensor_collectives(pack);
-        sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
-        if (forward) sent.head += times.head(id, rank, plan.parallel.pp - 1);
-      }
+  }
+
+  /// Counts a pack with these loads on the ranks of its group. O(virtual stages + ranks).
+  template <class Times>
+  void add(PackId id, std::span<const PackLoad> loads, const Times& times) {
+    const MicroPack& pack = plan_.micropacks[index(id)];
+    const std::size_t group = index(pack.group);
+    const bool forward = pack.pass == Pass::forward;
+    sent_[group].resize(plan_.groups[group].size());
+    for (std::size_t line = 0; line < lines_; ++line) {
+      time_[group * lines_ + line] += times.compute(id, static_cast<std::int32_t>(line));
+    }
+    const ExchangeBytes each = exchange_bytes(plan_, pack);
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+      const PackLoad& load = loads[rank];
+      Sent& sent = sent_[group][rank];
+      if (forward) sent.forward += load.tokens.value;
+      if (pack.pass == Pass::backward) sent.backward += load.tokens.value;
+      sent.gathered += load.tokens.value * tensor_collectives(pack);
+      sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
+      if (forward) sent.head += times.head(id, rank, plan_.parallel.pp - 1);
     }
   }
 

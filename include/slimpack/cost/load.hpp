@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -32,6 +33,13 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
 /// Throws InvalidInput if the pack, the rank, its group or a sample does not exist.
 [[nodiscard]] inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank);
 
+/// Calls visit(pack, loads) for the packs of a plan as they are listed, with the loads on all ranks
+/// of the pack's group, which last as long as the call; they are those of PackLoads. O(n log n) in
+/// slices times ranks. Throws InvalidInput if a group or sample does not exist or a pack of a
+/// context-parallel group lacks a ring mode for a slice.
+template <std::invocable<PackId, std::span<const PackLoad>> Visit>
+void for_each_pack_load(const Plan& plan, Visit&& visit);
+
 /// The loads of all packs of a plan on all ranks of their groups.
 ///
 /// `runs` of a backward pack: saved tensors lie forward pack by forward pack, a rank's own tokens
@@ -41,9 +49,15 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
 /// pairs, keys nor exchange.
 class PackLoads {
  public:
-  /// O(n log n) in slices times ranks. Throws InvalidInput if a group or sample does not exist or a
-  /// pack of a context-parallel group lacks a ring mode for a slice.
-  explicit PackLoads(const Plan& plan);
+  /// O(n log n) in slices times ranks. Throws as `for_each_pack_load` does.
+  explicit PackLoads(const Plan& plan) : first_{0} {
+    first_.reserve(plan.micropacks.size() + 1);
+    loads_.reserve(plan.micropacks.size());
+    for_each_pack_load(plan, [this](PackId, std::span<const PackLoad> loads) {
+      loads_.insert(loads_.end(), loads.begin(), loads.end());
+      first_.push_back(loads_.size());
+    });
+  }
 
   /// O(1). The pack and the rank must exist.
   [[nodiscard]] const PackLoad& operator()(PackId pack, std::size_t rank) const noexcept {
@@ -223,23 +237,24 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
   return load;
 }
 
-inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 1, 0) {
+template <std::invocable<PackId, std::span<const PackLoad>> Visit>
+void for_each_pack_load(const Plan& plan, Visit&& visit) {
   PassPacks forward(plan, Pass::forward), backward(plan, Pass::backward);
-  loads_.reserve(plan.micropacks.size());
+  std::vector<PackLoad> loads;  // of one pack
   std::vector<detail::SavedPiece> pieces;
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     require_pack_of_samples(plan, id);
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
-    first_[i + 1] = first_[i] + ranks;
+    loads.clear();
     PassPacks* before = nullptr;  // of the pass that saved its rows
     if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &backward : &forward;
     std::optional<PackId> twin;  // the pack that saved all of its rows
     if (before != nullptr) twin = before->twin(pack);
     if (before != nullptr && !twin) detail::find_saved_pieces(pieces, pack, before->slices());
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      PackLoad& load = loads_.emplace_back(detail::load_without_runs(plan, id, rank));
+      PackLoad& load = loads.emplace_back(detail::load_without_runs(plan, id, rank));
       if (before == nullptr) continue;
       if (twin) {
         load.runs = load.tokens.value > 0 ? 1 : 0;
@@ -247,6 +262,7 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
         load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
       }
     }
+    visit(id, std::span<const PackLoad>(loads));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -158,7 +159,7 @@ class PricedPlan {
                                                                const Used& used);
   void compare_stages();  // after both
   template <CostModel Model>
-  void price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
+  void price_stages(const Plan& plan, const Links& links, const std::optional<LinkShares>& shares,
                     const Model& model);
 
   std::size_t virtual_stages_ = 1, stages_ = 1;
@@ -270,11 +271,10 @@ template <CostModel Model>
   return std::ranges::find(pack.exchange, RingMode::pass_q) != pack.exchange.end();
 }
 
-/// The most pairs and keys that a rank of the pack's group has. O(ranks).
-[[nodiscard]] inline PackLoad most_attention(const PackLoads& loads, PackId pack) noexcept {
+/// The most pairs and keys that a rank of a pack's group has, by the loads of all. O(ranks).
+[[nodiscard]] inline PackLoad most_attention(std::span<const PackLoad> loads) noexcept {
   PackLoad most;
-  for (std::size_t rank = 0; rank < loads.ranks(pack); ++rank) {
-    const PackLoad& load = loads(pack, rank);
+  for (const PackLoad& load : loads) {
     most.pairs2 = std::max(most.pairs2, load.pairs2);
     most.filled_pairs2 = std::max(most.filled_pairs2, load.filled_pairs2);
     most.keys = std::max(most.keys, load.keys);
@@ -324,32 +324,33 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     head_tensor_link[rank] = tensor;
   }
 
-  const PackLoads loads(plan);
   const std::int64_t hidden = layer_bytes(plan.model, 0, plan.parallel.tp).boundary;
-  group_.reserve(loads.packs());
-  first_compute_.reserve(loads.packs());
-  first_rank_.reserve(loads.packs());
-  ranked_.reserve(loads.packs());
+  const std::size_t packs = plan.micropacks.size();
+  group_.reserve(packs);
+  first_compute_.reserve(packs);
+  first_rank_.reserve(packs);
+  ranked_.reserve(packs);
   std::size_t most_kinds = 0;
   for (const auto& of_group : kinds) most_kinds = std::max(most_kinds, of_group.size());
-  compute_.reserve(loads.packs() * most_kinds);
+  compute_.reserve(packs * most_kinds);
   const bool inside = std::ranges::find(border_, Border::inside) != border_.end();
   const bool between = std::ranges::find(border_, Border::between) != border_.end();
   PackLoad most, waiting;  // of packs whose ranks wait for each other
-  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-    const auto id = static_cast<PackId>(i);
-    const MicroPack& pack = plan.micropacks[i];
+  std::optional<LinkShares> shares;
+  if (plan.cluster.small.shared_links && plan.parallel.dp > 1) shares.emplace(plan, links);
+  for_each_pack_load(plan, [&](PackId id, std::span<const PackLoad> loads) {
+    const MicroPack& pack = plan.micropacks[index(id)];
     const bool forward = pack.pass == Pass::forward;
     group_.push_back(index(pack.group));
     first_compute_.push_back(compute_.size());
     const std::vector<StageLoad>& stages = kinds[index(pack.group)];
     const std::size_t first = compute_.size();
     compute_.resize(first + stages.size());
-    const bool waits = loads.ranks(id) > 1 && detail::comes_home(pack);
-    if (waits) most = detail::most_attention(loads, id);
-    for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-      if (waits) waiting = detail::with_attention(loads(id, rank), most);
-      const PackLoad& load = waits ? waiting : loads(id, rank);
+    const bool waits = loads.size() > 1 && detail::comes_home(pack);
+    if (waits) most = detail::most_attention(loads);
+    for (const PackLoad& own : loads) {
+      if (waits) waiting = detail::with_attention(own, most);
+      const PackLoad& load = waits ? waiting : own;
       for (std::size_t kind = 0; kind < stages.size(); ++kind) {
         const Nanos time = detail::pack_price(model, pack, load, stages[kind]);
         compute_[first + kind] = std::max(compute_[first + kind], time);
@@ -357,8 +358,8 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
       }
     }
     first_rank_.push_back(ranked_.size());
-    for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-      const Tokens own = loads(id, rank).tokens;
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+      const Tokens own = loads[rank].tokens;
       const auto dp = static_cast<std::size_t>(plan.groups[index(pack.group)][rank]);
       Ranked ranked{{}, {}, {}, static_cast<std::uint32_t>(dp), forward};
       if (forward) {
@@ -376,22 +377,19 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
       if (between) ranked.between = model.transfer(message, plan.cluster.between);
       ranked_.push_back(ranked);
     }
-  }
-  price_stages(plan, links, loads, model);
+    if (shares) shares->add(id, loads, *this);
+  });
+  price_stages(plan, links, shares, model);
 }
 
 template <CostModel Model>
-void PricedPlan::price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
-                              const Model& model) {
+void PricedPlan::price_stages(const Plan& plan, const Links& links,
+                              const std::optional<LinkShares>& shares, const Model& model) {
   const std::int64_t tp = plan.parallel.tp;
   const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
   const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
   std::vector<std::int32_t> all;
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) all.push_back(dp);
-  std::optional<LinkShares> shares;
-  if (plan.cluster.small.shared_links && plan.parallel.dp > 1) {
-    shares.emplace(plan, links, loads, *this);
-  }
   const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
   reduce_.resize(chunks * stages_);
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {

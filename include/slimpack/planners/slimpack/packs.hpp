@@ -307,15 +307,17 @@ class PackBuilder {
   void add_packs(GroupId group, Pass pass, std::size_t packs, const Slices& slices) {
     const ModeChoice& mode = settings_of(group).mode;
     const bool in_cp_group = plan_.groups[index(group)].size() > 1;
+    // Lengths of samples lie far apart in memory: they are only looked up where modes differ.
+    const bool by_length = mode.most != mode.lean || mode.first != mode.most;
     for (std::size_t i = 0; i < packs; ++i) {
       const std::span<const Slice> own = slices(i);
       MicroPack& pack = plan_.micropacks.emplace_back();
       pack.pass = pass;
       pack.group = group;
       pack.slices.assign(own.begin(), own.end());
-      if (pass == Pass::backward && mode.leaner(i)) pack.recompute = mode.lean;
+      if (pass == Pass::backward) pack.recompute = mode.leaner(i) ? mode.lean : mode.most;
       for (const Slice& slice : pack.slices) {
-        if (pass == Pass::backward) {
+        if (pass == Pass::backward && by_length) {
           const Recompute usual = mode.of(plan_.samples[index(slice.sample)]);
           const bool early = usual == mode.lean && slice.begin + slice.end < 2 * mode.early;
           pack.recompute = std::max(pack.recompute, early ? mode.first : usual);
