@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the tree over its include lines, and the first line of each file.
+"""Checks the tree over its include lines, and the first line and mode of each file.
 
     scripts/check_layers.py [ROOT]       prints each violation, ends with status 1 if there is one
 
@@ -10,6 +10,7 @@ includes a header of another's detail/, but planners include what they share in 
 slimpack.hpp includes needs the standard library alone, and core/parallel_for.hpp is the only header of it that
 starts threads. Nothing outside backends/ and the programs names a backend.
 """
+import os
 import pathlib
 import re
 import sys
@@ -184,6 +185,8 @@ def check_first_lines(root):
         first = lines[1:2] if lines and lines[0].startswith("#!") else lines[:1]
         if not first or SPDX not in first[0]:
             yield f"{name}:1: does not begin with {SPDX}"
+        if lines and lines[0].startswith("#!") and not os.access(path, os.X_OK):
+            yield f"{name}:1: begins with #! and must be executable"
 
 
 def check(root):

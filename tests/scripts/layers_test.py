@@ -85,6 +85,7 @@ CASES = [  # file, its text (None: absent), what the violation must say
     (f"{PLAN}/sim/run.hpp", "// SPDX-License-Identifier: Apache-2.0\n// A header.\n", "#pragma once is not"),
     ("apps/main.cpp", "int main() {}\n", "apps/main.cpp:1: does not begin with SPDX"),
     ("scripts/run.sh", "#!/usr/bin/env bash\necho\n", "scripts/run.sh:1: does not begin with SPDX"),
+    ("scripts/plan.sh", GOOD["scripts/run.sh"], "scripts/plan.sh:1: begins with #! and must be executable"),
 ]
 
 
@@ -94,6 +95,8 @@ def violations(files):
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
+            if name == "scripts/run.sh":
+                (root / name).chmod(0o755)
         return check_layers.check(root)
 
 
