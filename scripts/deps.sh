@@ -5,6 +5,7 @@
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
 #   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14, a compiler cache, a solver, doxygen and a browser for
 #                           tests; scripts/python_packages.sh installs clang's tools
+#   scripts/deps.sh --python    what `pip install .` needs and no more: compiler, nlohmann/json, Python's headers and venv
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
 # distribution. Otherwise it asks apt-get, as root or by a sudo that needs no password. Where neither
@@ -24,10 +25,16 @@ need_header() {  # HEADER PACKAGE [DIRECTORY]
 find_missing() {
   missing=()
   need_command "${CXX:-c++}" g++
-  need_command cmake cmake
-  need_command ninja ninja-build
   python3 -c "import json, unittest" >/dev/null 2>&1 || lacks python3
   need_header nlohmann/json.hpp nlohmann-json3-dev
+  if [[ "${1:-}" == --python ]]; then
+    python3 -c "import ensurepip, venv" >/dev/null 2>&1 || lacks python3-venv
+    python3 -c "import os, sysconfig; os.stat(sysconfig.get_path('include') + '/Python.h')" >/dev/null 2>&1 ||
+      lacks python3-dev
+    return
+  fi
+  need_command cmake cmake
+  need_command ninja ninja-build
   need_header CLI/CLI.hpp libcli11-dev
   need_header fmt/core.h libfmt-dev
   need_header doctest/doctest.h doctest-dev
@@ -76,6 +83,7 @@ if ((${#missing[@]} > 0)); then
   fi
 fi
 
+if [[ "${1:-}" == --python ]]; then exit 0; fi  # pip brings a CMake
 version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
 if [[ "$(printf '%s\n' 3.24 "$version" | sort -V | head -n 1)" != 3.24 ]]; then
   echo "slimpack needs CMake 3.24 or newer, found $version." >&2

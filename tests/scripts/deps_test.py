@@ -44,6 +44,11 @@ def main():
         asked = run(folder, "--ci").stderr.split()
         for package in ("clang-14", "glpk-utils", *(["chromium"] if debian else [])):
             expect(package in asked, f"--ci should ask for {package}")
+        asked = run(folder, "--python").stderr.split()
+        for package in ("g++", "nlohmann-json3-dev"):
+            expect(package in asked, f"--python should ask for {package}")
+        for package in ("ninja-build", "libeigen3-dev", "libopenmpi-dev"):
+            expect(package not in asked, f"pip needs no {package}")
         os.remove(os.path.join(folder, "cmake"))
         old = os.path.join(folder, "cmake")
         pathlib.Path(old).write_text("#!/bin/sh\necho cmake version 3.18.4\n", encoding="utf-8")
