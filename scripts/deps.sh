@@ -5,7 +5,7 @@
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
 #   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14, a compiler cache, a solver, doxygen and a browser for
 #                           tests; scripts/python_packages.sh installs clang's tools
-#   scripts/deps.sh --python    what `pip install .` needs and no more: compiler, nlohmann/json, Python's headers and venv
+#   scripts/deps.sh --python    what `pip install .` needs and no more: compiler, headers that it compiles, Python's and venv
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
 # distribution. Otherwise it asks apt-get, as root or by a sudo that needs no password. Where neither
@@ -27,6 +27,9 @@ find_missing() {
   need_command "${CXX:-c++}" g++
   python3 -c "import json, unittest" >/dev/null 2>&1 || lacks python3
   need_header nlohmann/json.hpp nlohmann-json3-dev
+  need_header CLI/CLI.hpp libcli11-dev
+  need_header fmt/core.h libfmt-dev
+  need_header Eigen/Core libeigen3-dev /usr/include/eigen3
   if [[ "${1:-}" == --python ]]; then
     python3 -c "import ensurepip, venv" >/dev/null 2>&1 || lacks python3-venv
     python3 -c "import os, sysconfig; os.stat(sysconfig.get_path('include') + '/Python.h')" >/dev/null 2>&1 ||
@@ -35,11 +38,8 @@ find_missing() {
   fi
   need_command cmake cmake
   need_command ninja ninja-build
-  need_header CLI/CLI.hpp libcli11-dev
-  need_header fmt/core.h libfmt-dev
   need_header doctest/doctest.h doctest-dev
   need_header benchmark/benchmark.h libbenchmark-dev
-  need_header Eigen/Core libeigen3-dev /usr/include/eigen3
   need_command mpicxx libopenmpi-dev
   need_command mpirun openmpi-bin
   if [[ "${1:-}" == --ci ]]; then

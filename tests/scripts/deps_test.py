@@ -45,9 +45,9 @@ def main():
         for package in ("clang-14", "glpk-utils", *(["chromium"] if debian else [])):
             expect(package in asked, f"--ci should ask for {package}")
         asked = run(folder, "--python").stderr.split()
-        for package in ("g++", "nlohmann-json3-dev"):
+        for package in ("g++", "nlohmann-json3-dev", "libeigen3-dev", "libfmt-dev", "libcli11-dev"):
             expect(package in asked, f"--python should ask for {package}")
-        for package in ("ninja-build", "libeigen3-dev", "libopenmpi-dev"):
+        for package in ("ninja-build", "doctest-dev", "libopenmpi-dev"):
             expect(package not in asked, f"pip needs no {package}")
         os.remove(os.path.join(folder, "cmake"))
         old = os.path.join(folder, "cmake")
