@@ -30,9 +30,9 @@ namespace slimpack {
   return {static_cast<std::int64_t>((Int128{alone.value} * units.value + free - 1) / free)};
 }
 
-/// How much of each link the units of a plan take, on average over their own times: messages,
-/// exchanges, tensor-parallel traffic and the sharded head. Keeps plan and links, which must
-/// outlive it.
+/// How much of each link the units of the packs that are added take, on average over their own
+/// times: messages, exchanges, tensor-parallel traffic and the sharded head. Keeps plan and links,
+/// which must outlive it.
 class LinkShares {
  public:
   /// Without packs so far. O(groups x ranks).
