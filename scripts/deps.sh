@@ -12,6 +12,11 @@
 # is possible it prints what to install and ends with status 1.
 set -euo pipefail
 
+if (($# > 1)) || [[ ! "${1:-}" =~ ^(|--ci|--python)$ ]]; then
+  echo "deps.sh: takes --ci, --python or nothing, got $*" >&2
+  exit 2
+fi
+
 missing=()
 lacks() { [[ " ${missing[*]} " == *" $1 "* ]] || missing+=("$1"); }
 need_command() {  # COMMAND PACKAGE

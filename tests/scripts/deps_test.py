@@ -44,6 +44,9 @@ def main():
         asked = run(folder, "--ci").stderr.split()
         for package in ("clang-14", "glpk-utils", *(["chromium"] if debian else [])):
             expect(package in asked, f"--ci should ask for {package}")
+        wrong = run(folder, "--pyhton")
+        expect(wrong.returncode == 2 and "takes --ci, --python or nothing, got --pyhton" in wrong.stderr,
+               f"an option that does not exist should be refused: {wrong}")
         asked = run(folder, "--python").stderr.split()
         for package in ("g++", "nlohmann-json3-dev", "libeigen3-dev", "libfmt-dev", "libcli11-dev"):
             expect(package in asked, f"--python should ask for {package}")
