@@ -108,7 +108,7 @@ class PackBuilder {
     }
     if (!component_) {
       take_all_samples();
-      return queue_segments(plan_.groups, assigned_.members, orders);
+      return queue_segments(plan_.groups, assigned_.members, orders, plan_.parallel.pp == 1);
     }
     std::vector<std::vector<schedule::QueuedSample>> members =
         assigned_.sampled[*component_].members;
@@ -119,7 +119,7 @@ class PackBuilder {
         plan_.sample_group.push_back(static_cast<GroupId>(group));
       }
     }
-    return queue_segments(plan_.groups, members, orders);
+    return queue_segments(plan_.groups, members, orders, plan_.parallel.pp == 1);
   }
   void take_all_samples() {
     const PlanRequest& request = problem_.request();

@@ -63,11 +63,12 @@ struct SplitQueue {
 
 /// The segments of all groups in the order of their packs: by slot, wider groups first, then by
 /// number. `members[g]` are the samples of group g, longest first; `orders[g]` is the order in
-/// which they are cut.
+/// which they are cut. On one stage short ones first means narrower groups first, too: nothing but
+/// R follows the last B, and R runs beside what all ranks compute until then.
 [[nodiscard]] inline std::vector<QueueSegment> queue_segments(
     std::span<const std::vector<std::int32_t>> groups,
     std::span<const std::vector<schedule::QueuedSample>> members,
-    std::span<const QueueOrder> orders) {
+    std::span<const QueueOrder> orders, bool one_stage) {
   std::int32_t ranks = 0;
   for (const auto& group : groups) ranks = std::max(ranks, group.back() + 1);
   std::vector<bool> in_cp_group(static_cast<std::size_t>(ranks));
@@ -97,10 +98,14 @@ struct SplitQueue {
       add(group, 1, std::move(split.before));
     }
   }
-  const auto width = [&](const QueueSegment& part) { return groups[index(part.group)].size(); };
-  std::stable_sort(parts.begin(), parts.end(), [&](const QueueSegment& a, const QueueSegment& b) {
-    return a.slot != b.slot ? a.slot < b.slot : width(a) > width(b);
-  });
+  const auto place = [&](const QueueSegment& part) {
+    const auto width = static_cast<std::int64_t>(groups[index(part.group)].size());
+    const bool narrow_first = one_stage && orders[index(part.group)] == QueueOrder::short_first;
+    return std::pair(part.slot, narrow_first ? width : -width);
+  };
+  std::stable_sort(
+      parts.begin(), parts.end(),
+      [&](const QueueSegment& a, const QueueSegment& b) { return place(a) < place(b); });
   std::vector<QueueSegment*> last(static_cast<std::size_t>(ranks), nullptr);
   for (QueueSegment& part : parts) {
     for (const std::int32_t rank : groups[index(part.group)]) {
