@@ -212,7 +212,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
         found = costs.emplace(ranks, problem.costs(plan, group)).first;
       }
       return problem.part(problem.lengths()[sample], settings.mode, found->second, ranks,
-                          ranks > settings.narrowest_group);
+                          plan.memory.cp_block_tokens, ranks > settings.narrowest_group);
     };
   }
   rules.besides = besides;
@@ -262,6 +262,7 @@ class AssignmentCache {
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
       groups = settings.groups;
+      cp_block = settings.cp_block;
       narrowest_group = settings.narrowest_group;
       units = settings.forward_units();
       chunks = settings.chunks;
@@ -271,6 +272,7 @@ class AssignmentCache {
     std::int64_t threshold_permille = 0;
     std::int32_t widest_group = 0, narrowest_group = 0;
     schedule::GroupRule groups{};
+    Tokens cp_block;
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
     std::int64_t lean_permille = 0;

@@ -17,6 +17,7 @@ struct SlimpackOptions {
   /// chunks, of samples that all are on several ranks.
   bool consolidation = true;
   bool equal_chunks = true;  ///< searches may begin at more chunks if these have equal layers
+  bool fit_modes = false;    ///< on one stage packs that lack memory keep less than others
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

@@ -17,6 +17,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"
+#include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/queue_segments.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
@@ -85,6 +86,7 @@ class PackBuilder {
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       for (std::size_t i = 0; i < segments_.size(); ++i) cut(i, pass);
     }
+    if (settings_.front().fit_modes) fit_modes(plan_);
     add_weight_packs(plan_, [this](GroupId group) { return settings_of(group).weights; });
     return std::move(plan_);
   }

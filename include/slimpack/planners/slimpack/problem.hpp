@@ -112,9 +112,9 @@ class SlimpackProblem {
   /// are those of the group. The sample is in packs with others, or has one of each pass for itself
   /// (`own_packs`).
   [[nodiscard]] std::int64_t part(Tokens length, const ModeChoice& mode, const PassCosts& costs,
-                                  std::int32_t ranks, bool own_packs) const {
+                                  std::int32_t ranks, Tokens block, bool own_packs) const {
     // The first rank owns the first block of every sample: of many short ones it has most.
-    const CpShard first{0, ranks, frame_.memory.cp_block_tokens};
+    const CpShard first{0, ranks, block};
     const std::int64_t uneven = first.before(length).value * ranks - length.value;
     const auto recompute = static_cast<std::size_t>(mode.of(length));
     const Int128 rows =
@@ -148,6 +148,7 @@ class SlimpackProblem {
   /// A plan with stages, degrees and placement of these settings, without samples.
   [[nodiscard]] Plan outline(const SlimpackSettings& settings) const {
     Plan plan = frame_;
+    if (settings.cp_block.value > 0) plan.memory.cp_block_tokens = settings.cp_block;
     plan.parallel.chunks = settings.chunks;
     plan.parallel.head = settings.head.head;
     plan.stages =

@@ -103,9 +103,9 @@ struct SplitQueue {
     const bool narrow_first = one_stage && orders[index(part.group)] == QueueOrder::short_first;
     return std::pair(part.slot, narrow_first ? width : -width);
   };
-  std::stable_sort(
-      parts.begin(), parts.end(),
-      [&](const QueueSegment& a, const QueueSegment& b) { return place(a) < place(b); });
+  std::stable_sort(parts.begin(), parts.end(), [&](const QueueSegment& a, const QueueSegment& b) {
+    return place(a) < place(b);
+  });
   std::vector<QueueSegment*> last(static_cast<std::size_t>(ranks), nullptr);
   for (QueueSegment& part : parts) {
     for (const std::int32_t rank : groups[index(part.group)]) {

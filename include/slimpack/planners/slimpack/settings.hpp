@@ -73,6 +73,7 @@ struct SlimpackSettings {
   std::int32_t widest_group = 1;             ///< most ranks that share such a sample
   std::int32_t narrowest_group = 1;          ///< ranks that share every other sample
   schedule::GroupRule groups{};              ///< how it is chosen which ranks share samples
+  Tokens cp_block{0};                        ///< of samples that are; 0: as small as pays
   std::int32_t chunks = 1;                   ///< virtual stages of a device
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made
@@ -82,6 +83,7 @@ struct SlimpackSettings {
   bool even_blocks = false;        ///< they are equal but for one pack, else full but for the rest
   bool backward_first = false;     ///< on the last stage, where the head is there: B before F
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
+  bool fit_modes = false;                 ///< on one stage packs that lack memory keep less
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {

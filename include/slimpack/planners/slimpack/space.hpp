@@ -19,6 +19,7 @@
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/mode_values.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/starts.hpp"
@@ -50,7 +51,7 @@ class SlimpackSpaceMaker {
     first.head = heads.values[heads.start];
     first.units = units.values[units.start];
     first.chunks = chunks.values.front();
-    layout_.modes = mode_values(first);
+    layout_.modes = mode_values(problem_, options_, first);
     layout_.unit_values = units.values;
     const bool pipelined = request_.pp > 1;
 
@@ -164,6 +165,15 @@ class SlimpackSpaceMaker {
         {.ordered = true, .applies = by_list, .neutral = 0});
     const Values<std::int64_t> finer = unit_permille_values();
     add("", &SlimpackSettings::units_permille, finer, {.ordered = true, .late = true});
+    const std::vector<Tokens> blocks_of_samples = block_values();
+    if (blocks_of_samples.size() > 1) {
+      add("share_tokens", &SlimpackSettings::cp_block, {blocks_of_samples},
+          {.shared = true,
+           .applies = [](const SlimpackSettings& settings) { return settings.shares(); },
+           .neutral = 0,
+           .late = true});
+    }
+    if (options_.fit_modes) add("fit_modes", &SlimpackSettings::fit_modes, {{true}});
     space_.require_that([&request = request_](const SlimpackSettings& settings) {
       // Few packs are no fewer by so little.
       if (settings.units_permille != 1000 && settings.forward_units() == settings.units)
@@ -312,6 +322,20 @@ class SlimpackSpaceMaker {
     }
     return narrowest;
   }
+  /// CP blocks: small ones, for in a pipeline samples are cut finely; on one stage also those of
+  /// which each rank has two of the longest sample, so that attention has fewer runs of queries to
+  /// handle one by one.
+  [[nodiscard]] std::vector<Tokens> block_values() const {
+    std::vector<Tokens> blocks{problem_.frame().memory.cp_block_tokens};
+    if (request_.pp > 1 || request_.memory.cp_block_tokens || widest_values().front() == 1) {
+      return blocks;
+    }
+    for (const std::int32_t ranks : widest_values()) {
+      const Tokens block{(longest_.value + 2 * ranks - 1) / (2 * ranks)};
+      if (block > blocks.front()) blocks.push_back(block);
+    }
+    return blocks;
+  }
   [[nodiscard]] std::vector<PackBalance> balance_values() const {
     if (!options_.consolidation || request_.max_units) return {PackBalance::time};
     return {PackBalance::time, PackBalance::both, PackBalance::tokens};
@@ -403,70 +427,6 @@ class SlimpackSpaceMaker {
     SlimpackSettings settings;
     const Bytes room = problem_.room(frame, settings);
     return std::max(Tokens{room.value / std::max<std::int64_t>(1, each)}, request_.granularity);
-  }
-
-  /// One mode for all samples, or leaner ones for those that would fill a large part of a device's
-  /// room; from the fastest to the leanest.
-  [[nodiscard]] std::vector<ModeChoice> mode_values(const SlimpackSettings& settings) const {
-    using enum Recompute;
-    if (request_.recompute) return {ModeChoice(*request_.recompute)};
-    std::vector<ModeChoice> modes;
-    const Plan plan = problem_.outline(settings);
-    const StageRoom stage{problem_.room(plan, settings),
-                          layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp),
-                          most_layers(plan.stages, plan.parallel.pp)};
-    // `percent` of the room is for one sample; the rest is for those before and after it.
-    const auto add = [&](Recompute most, Recompute lean, std::int64_t percent) {
-      const ModeChoice choice = mode_by_length(most, lean, stage, percent);
-      if (most != lean &&
-          (!options_.mixed_modes || longest_ <= choice.limit[static_cast<std::size_t>(most)]))
-        return;
-      modes.push_back(choice);
-    };
-    const auto add_packs = [&](Recompute most, Recompute lean, std::int64_t permille) {
-      if (options_.mixed_modes) modes.push_back(ModeChoice(most, lean, permille));
-    };
-    add(none, none, 0);
-    for (const std::int64_t percent : {80, 60, 40}) add(none, layer, percent);
-    add_packs(none, light, 500);
-    add(light, light, 0);
-    for (const std::int64_t percent : {80, 60, 40}) add(light, layer, percent);
-    for (const std::int64_t permille : {250, 500, 750}) add_packs(light, layer, permille);
-    // Where the longest do not fit so either, they alone keep nothing.
-    const ModeChoice three = mode_by_length(light, full, stage, 60);
-    if (longest_ > three.limit[static_cast<std::size_t>(layer)]) add(light, full, 60);
-    add(layer, layer, 0);
-    add(layer, full, 60);
-    for (const std::int64_t permille : {333, 667}) add_packs(layer, full, permille);
-    // Where long samples are most of a rank's tokens, the first tokens of all samples keep nothing;
-    // where the longest do not fit otherwise, the first of theirs.
-    if (options_.mixed_modes && 2 * longest_.value * request_.dp >= tokens_.value) {
-      for (const std::int64_t permille : {200, 400, 600, 800}) {
-        modes.push_back(early(layer, permille));
-      }
-    }
-    const ModeChoice two = mode_by_length(light, layer, stage, 60);
-    if (options_.mixed_modes && longest_ > two.limit[static_cast<std::size_t>(light)]) {
-      for (const std::int64_t permille : {300, 500, 700, 850}) {
-        modes.push_back(early(two, permille));
-      }
-    }
-    add(full, full, 0);
-    return modes;
-  }
-  /// The choice in which of each sample that has its leanest mode as many first tokens keep nothing
-  /// as are these thousandths of the longest sample.
-  [[nodiscard]] ModeChoice early(ModeChoice choice, std::int64_t permille) const {
-    choice.early = {std::max<std::int64_t>(1, longest_.value * permille / 1000)};
-    choice.first = Recompute::full;
-    Int128 first = 0, all = 1;
-    for (const Tokens length : request_.batch.samples) {
-      if (choice.of(length) != choice.lean) continue;
-      first += std::min(length, choice.early).value;
-      all += length.value;
-    }
-    choice.lean_permille = static_cast<std::int64_t>(first * 999 / all);
-    return choice;
   }
 
   const SlimpackProblem& problem_;

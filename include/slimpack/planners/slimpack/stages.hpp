@@ -50,6 +50,16 @@ struct SlimpackStage {
   return parts;
 }
 
+/// Of these searches those to repeat where a request has one stage and may recompute what it likes,
+/// with packs that keep what fits: the first, and the last where there are several.
+[[nodiscard]] inline std::vector<SlimpackOptions> fitting_parts(
+    const PlanRequest& request, const std::vector<SlimpackOptions>& parts) {
+  if (request.pp > 1 || request.recompute || parts.size() == 1) return {};
+  std::vector<SlimpackOptions> fitting{parts.front(), parts.back()};
+  for (SlimpackOptions& part : fitting) part.fit_modes = true;
+  return fitting;
+}
+
 /// The spaces of each stage of a search of a request, which differ in where they begin and share
 /// what the stage may spend: without consolidation the usual number of chunks, and then, above fast
 /// effort, chunks of equal layers. A budget of the request's own, or many samples, leave the first.
