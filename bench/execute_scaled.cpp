@@ -54,7 +54,7 @@ Plan scaled(Plan plan) {
   plan.model.ffn = kFfn;
   plan.model.vocab = kVocab;
   plan.model.bytes_per_element = 8;
-  plan.version = kPlanVersion;
+  plan.version = kUsualPlanVersion;
   return plan;
 }
 

@@ -3,17 +3,17 @@
 """Does slimpack, at degrees that nobody tuned, end behind its own ablations or another planner?
 
 bench/random_settings.py PROGRAM [--seed S ..] [--count N] [--least-tokens T] [--most-tokens T]
-                         [--planners ablations|published|A,B] [--free] [--effort E] [--most R] [--mean R] [--jobs J] [--store FILE]
+                         [--planners ablations|published|A,B] [--one-stage] [--free] [--effort E] [--most R] [--mean R] [--jobs J] [--store FILE]
 
 Draws COUNT settings by each SEED: length set, context, model, cluster, dp x pp x tp, tokens a device of a step, and the
-step. Runs `slimpack compare` at each for slimpack and the planners named (its ablations where none are), all at the same
-degrees and effort; with --free `slimpack tune`, each at its own best degrees for as many devices. Prints each setting
-where slimpack takes more than 0.1 % longer than another planner, with the arguments that run it again, and for each
-planner, the best of each kind, and the proven lower bound, slimpack's time over it: geometric mean, median, worst, and in
-how many settings slimpack is behind; last how far the fullest rank is above the mean. Draws are SHA-256 of seed, number
-and name: the same seed draws the same anywhere; a setting that no planner has a plan for is left out and counted. What
-the store's file holds is taken from there: an interrupted run goes on where it ended, another planner is run alone. Run
-from the root of the repository. Ends with status 1 where slimpack is behind an ablation by a ratio above --most (1.001),
+step; with --one-stage of degrees with pp = 1 alone. Runs `slimpack compare` at each for slimpack and the planners named
+(its ablations where none are), all at the same degrees and effort; with --free `slimpack tune`, each at its own best
+degrees for as many devices. Prints each setting where slimpack takes more than 0.1 % longer than another planner, with
+the arguments that run it again, and for each planner, the best of each kind, and the proven lower bound, slimpack's time
+over it: geometric mean, median, worst, and in how many settings slimpack is behind; last how far the fullest rank is
+above the mean. Draws are SHA-256 of seed, number and name: the same seed draws the same anywhere; a setting that no
+planner has a plan for is left out and counted. What the store's file holds is taken from there: an interrupted run goes
+on where it ended, another planner is run alone. Run from the root of the repository. Ends with status 1 where slimpack is behind an ablation by a ratio above --most (1.001),
 or its mean over the best of them is above --mean (--most), with 2 for options that are wrong.
 """
 import argparse
@@ -42,6 +42,7 @@ DEGREES = {  # dp, pp, tp: of models with so few weights that they fit
     "llama-13b": ((1, 8, 1), (2, 8, 1), (4, 4, 2), (8, 4, 1), (16, 4, 1), (16, 8, 1), (32, 2, 1), (8, 2, 4)),
     "llama-70b": ((1, 8, 4), (2, 8, 4), (4, 8, 4), (8, 4, 8), (16, 2, 8), (4, 16, 2)),
 }
+ONE_STAGE = tuple((dp, 1, tp) for dp, tp in ((2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (2, 2), (4, 2), (8, 2), (16, 2), (32, 2), (8, 4), (16, 4), (4, 8), (8, 8)))
 TOKENS = (8192, 30000, 120000)  # a device
 BEHIND = 1.001
 SLIMPACK = "slimpack"
@@ -56,11 +57,11 @@ def draw(seed, number, name, values):
     return values[int.from_bytes(digest, "big") % len(values)]
 
 
-def setting(seed, number):
-    """The arguments of a setting for `slimpack compare`."""
+def setting(seed, number, one_stage=False):
+    """The arguments of a setting for `slimpack compare`; with degrees of one stage, of models that fit."""
     lengths = draw(seed, number, "set", tuple(SETS))
-    model = draw(seed, number, "model", MODELS)
-    dp, pp, tp = draw(seed, number, "degrees", DEGREES[model])
+    model = draw(seed, number, "model", MODELS[:3] if one_stage else MODELS)
+    dp, pp, tp = draw(seed, number, "degrees", ONE_STAGE if one_stage else DEGREES[model])
     tokens = max(dp * pp * tp * draw(seed, number, "tokens", TOKENS), 65536)
     return [lengths + ".lengths", "--context", draw(seed, number, "context", SETS[lengths]), "--overlong", "split",
             "--model", model, "--cluster", draw(seed, number, "cluster", CLUSTERS), "--dp", str(dp), "--pp", str(pp),
@@ -214,6 +215,7 @@ def main():
     parser.add_argument("--least-tokens", type=int, default=0, help="leave out settings whose step has fewer")
     parser.add_argument("--most-tokens", type=int, help="leave out settings whose step has more, for they take long")
     parser.add_argument("--planners", default="ablations", help="that slimpack is held against: ablations, published, or names, commas between")
+    parser.add_argument("--one-stage", action="store_true", help="draw degrees without a pipeline")
     parser.add_argument("--free", action="store_true", help="each planner at its own best degrees")
     parser.add_argument("--most", type=float, default=BEHIND, help="ratio to the best ablation that ends with status 1")
     parser.add_argument("--mean", type=float, help="the same of the geometric mean")
@@ -226,7 +228,7 @@ def main():
     listed = answer(given.program, ["--list-planners", "--json"])["planners"]
     named = {"ablations": ABLATIONS, "published": [one["name"] for one in listed if not one["name"].startswith(SLIMPACK)]}
     planners = [name for name in named.get(given.planners) or given.planners.split(",") if name and name != SLIMPACK]
-    drawn = [setting(seed, number) for seed in given.seed for number in range(given.count)]
+    drawn = [setting(seed, number, given.one_stage) for seed in given.seed for number in range(given.count)]
     if given.most_tokens or given.least_tokens:
         all_drawn = len(drawn)
         tokens = range(given.least_tokens, (given.most_tokens or sys.maxsize - 1) + 1)

@@ -69,12 +69,12 @@ void append(std::vector<std::int32_t>& cumulative, Tokens more) {
 }
 
 /// Appends what one rank of the group computes of a MicroPack.
-void append_pack(const Plan& plan, const MicroPack& pack, const CpShard& shard,
-                 DeviceArrays& arrays) {
+void append_pack(const Plan& plan, const MicroPack& pack, std::size_t rank, DeviceArrays& arrays) {
   arrays.cu_seqlens_q.push_back(0);
   arrays.cu_seqlens_k.push_back(0);
   for (const Slice& slice : pack.slices) {
     const Origin& origin = plan.origin[index(slice.sample)];
+    const CpShard shard = cp_shard_of(plan, slice.sample, rank);
     shard.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
       append(arrays.cu_seqlens_q, last - first);
       append(arrays.cu_seqlens_k, last);
@@ -111,7 +111,7 @@ void add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays
   const std::int64_t token = count(arrays.position_ids.size());
   const std::int64_t segment = count(arrays.segment_sample.size());
   const std::int64_t cu_seqlen = count(arrays.cu_seqlens_q.size());
-  append_pack(plan, pack, cp_shard_of(plan, pack.group, rank), arrays);
+  append_pack(plan, pack, rank, arrays);
 
   out.begin_object(JsonLayout::flat).member("id", index(id)).member("pass", to_string(pack.pass));
   out.key("group").begin_array();

@@ -163,6 +163,12 @@ class Plan:
         made = self.to_dict()
         return made["model"], made["memory"]
 
+    @cached_property
+    def sample_first(self) -> IntArray:
+        """Place in its group of the rank that owns the first block of each sample: int64 [samples]."""
+        made = np.array(_core.sample_first(self._core), np.int64)
+        return made if len(made) else np.zeros(len(self.samples), np.int64)
+
     @property
     def model(self) -> dict[str, Any]:
         """The shape of the model, with the keys of plan.json: "layers", "hidden", "vocab" and so on."""

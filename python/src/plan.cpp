@@ -128,9 +128,9 @@ using CuSeqlens = nb::typed<nb::tuple, NumpyArray<std::int32_t>, NumpyArray<std:
   require(rank >= 0 && rank < ranks,
           "rank: must be from 0 to " + std::to_string(ranks - 1) + ", a place in the pack's group",
           rank);
-  const CpShard shard = cp_shard_of(plan, pack.group, static_cast<std::size_t>(rank));
   Cumulative queries, keys;
   for (const Slice& slice : pack.slices) {
+    const CpShard shard = cp_shard_of(plan, slice.sample, static_cast<std::size_t>(rank));
     shard.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
       queries.append(last - first);
       keys.append(last);
@@ -195,6 +195,8 @@ void bind_plan(nb::module_& module) {
       },
       "plan"_a, "path"_a, Released(), "Writes plan.json, whole or not at all.");
   module.def("samples", &samples, "plan"_a, "Lengths in tokens, int64 [samples]; a view.");
+  module.def("sample_first", [](const SharedPlan& one) { return one->plan.sample_first; }, "plan"_a,
+             "Place in its group of the rank with each sample's first block; empty: the first.");
   module.def("origin", &origin, "plan"_a, "Source, document, first token: int64 [samples, 3].");
   module.def("packs", &packs, "plan"_a, "All MicroPacks, as tuples and two arrays.");
   module.def("order", &order, "plan"_a, "dp"_a, "pp"_a, "The units of a device, in order.");

@@ -82,27 +82,28 @@ class Sizes {
   }
 
  private:
-  [[nodiscard]] CpShard shard(PackId pack, std::int32_t dp) const {
+  [[nodiscard]] std::size_t rank_of(PackId pack, std::int32_t dp) const {
     const GroupId group = plan_.micropacks[index(pack)].group;
     std::size_t rank = 0;
     while (plan_.groups[index(group)][rank] != dp) ++rank;
-    return cp_shard_of(plan_, group, rank);
+    return rank;
   }
   /// Tokens of a pack that one rank owns.
   [[nodiscard]] std::int64_t tokens(PackId pack, std::int32_t dp) const {
-    const CpShard own = shard(pack, dp);
+    const std::size_t rank = rank_of(pack, dp);
     Tokens sum;
     for (const Slice& slice : plan_.micropacks[index(pack)].slices) {
-      sum += own.between(slice.begin, slice.end);
+      sum += cp_shard_of(plan_, slice.sample, rank).between(slice.begin, slice.end);
     }
     return sum.value;
   }
   /// Of those the rows of one tensor-parallel device.
   [[nodiscard]] std::int64_t rows(PackId pack, std::int32_t dp, std::int32_t tp) const {
-    const CpShard own = shard(pack, dp);
+    const std::size_t rank = rank_of(pack, dp);
     const TensorRows device{tp, plan_.parallel.tp};
     Tokens sum;
     for (const Slice& slice : plan_.micropacks[index(pack)].slices) {
+      const CpShard own = cp_shard_of(plan_, slice.sample, rank);
       own.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
         sum += device.between(slice.sample, first, last);
       });
@@ -119,6 +120,7 @@ class Sizes {
     std::int64_t bytes = 0;
     for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
       const Slice& slice = pack.slices[slot];
+      if (plan_.version >= 3 && cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) continue;
       bytes += pack.exchange[slot] == RingMode::pass_kv ? slice.end.value * each.kv
                                                         : slice.length().value * each.q;
     }

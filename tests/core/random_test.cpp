@@ -50,9 +50,15 @@ TEST_CASE("CpShard: ranks of a group partition every range, as counting token by
     const Tokens block{random.between(1, 9)};
     const Tokens begin{random.between(0, 60)};
     const Tokens end{begin.value + random.between(0, 90)};
+    const std::int64_t begins = random.between(0, ranks - 1);
     Tokens sum;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const CpShard shard{rank, ranks, block};
+      const CpShard shard{rank, ranks, block, begins};
+      CHECK(shard.owns(Tokens{0}) == (rank == begins));
+      CHECK(CpShard{begins, ranks, block, begins}.of(rank).before(end) == shard.before(end));
+      // Counted round from the first rank, the part is the same.
+      const CpShard counted_round{(rank - begins + ranks) % ranks, ranks, block};
+      CHECK(shard.between(begin, end) == counted_round.between(begin, end));
       Tokens counted, in_runs;
       for (Tokens position = begin; position < end; position += Tokens{1})
         counted += Tokens{shard.owns(position) ? 1 : 0};

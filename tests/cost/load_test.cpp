@@ -28,7 +28,7 @@ std::int64_t pairs2_of(std::int64_t query, RingMode exchange, const CpShard& sha
 
 std::int64_t owner(std::int64_t token, const CpShard& shard) {
   for (std::int64_t rank = 0; rank < shard.ranks; ++rank) {
-    if (CpShard{rank, shard.ranks, shard.block}.owns({token})) return rank;
+    if (shard.of(rank).owns({token})) return rank;
   }
   return -1;
 }
@@ -78,8 +78,23 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
   }
 }
 
+// What one rank owns up to the slice's end it attends to by itself.
+void add_alone(PackLoad& load, const Slice& slice, const CpShard& shard, std::int64_t tile) {
+  if (owner(slice.begin.value, shard) != shard.rank) return;
+  PackLoad alone;
+  add_by_tokens(alone, slice, RingMode::pass_kv, CpShard{}, tile);
+  load.tokens += alone.tokens;
+  load.pairs2 += alone.pairs2;
+  load.filled_pairs2 += alone.filled_pairs2;
+  load.keys += alone.keys;
+  load.segments += alone.segments;
+  load.alone_pairs2 += alone.pairs2;
+  load.alone_filled_pairs2 += alone.filled_pairs2;
+  load.alone_keys += alone.keys;
+}
+
 // Runs of the rows that packs of the pass before have saved, from the address of each row.
-std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpShard& shard) {
+std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, std::size_t rank) {
   const Pass before = pack.pass == Pass::weight ? Pass::backward : Pass::forward;
   std::map<std::pair<std::size_t, std::int64_t>, std::pair<std::size_t, std::int64_t>> address;
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
@@ -88,6 +103,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
     }
     std::int64_t next = 0;
     for (const Slice& slice : plan.micropacks[id].slices) {
+      const CpShard shard = cp_shard_of(plan, slice.sample, rank);
       for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
         if (shard.owns({i})) address[{index(slice.sample), i}] = {id, next++};
       }
@@ -95,6 +111,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
   }
   std::vector<std::pair<std::size_t, std::int64_t>> rows;
   for (const Slice& slice : pack.slices) {
+    const CpShard shard = cp_shard_of(plan, slice.sample, rank);
     for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
       if (shard.owns({i})) rows.push_back(address.at({index(slice.sample), i}));
     }
@@ -110,6 +127,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
 
 TEST_CASE("PackLoads: equal to counting token by token") {
   std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0, twins = 0, no_twins = 0;
+  std::int64_t alone = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
@@ -126,28 +144,35 @@ TEST_CASE("PackLoads: equal to counting token by token") {
       const auto pack_id = static_cast<PackId>(id);
       REQUIRE(loads.ranks(pack_id) == plan.groups[index(pack.group)].size());
       for (std::size_t rank = 0; rank < loads.ranks(pack_id); ++rank) {
-        const CpShard shard = cp_shard_of(plan, pack.group, rank);
         PackLoad expected;
         if (pack.pass == Pass::weight) {
           for (const Slice& slice : pack.slices) {
+            const CpShard shard = cp_shard_of(plan, slice.sample, rank);
             for (Tokens i = slice.begin; i < slice.end; i += Tokens{1}) {
               if (shard.owns(i)) expected.tokens += Tokens{1};
             }
           }
-          expected.runs = runs_by_tokens(plan, pack, shard);
+          expected.runs = runs_by_tokens(plan, pack, rank);
           if (expected.runs > 1) ++weight_runs;
           CHECK(loads(pack_id, rank) == expected);
           CHECK(pack_load(plan, pack_id, rank) == expected);
           continue;
         }
-        expected.ranks = shard.ranks;
+        expected.ranks = static_cast<std::int64_t>(loads.ranks(pack_id));
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+          const Slice& slice = pack.slices[slot];
+          const CpShard shard = cp_shard_of(plan, slice.sample, rank);
+          if (plan.version >= 3 && shard.ranks > 1 && slice.end <= shard.block) {
+            add_alone(expected, slice, shard, plan.cluster.tile_tokens);
+            ++alone;
+            continue;
+          }
           const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
-          add_by_tokens(expected, pack.slices[slot], exchange, shard, plan.cluster.tile_tokens);
+          add_by_tokens(expected, slice, exchange, shard, plan.cluster.tile_tokens);
           if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? cp_kv : cp_q);
         }
         if (pack.pass == Pass::backward) {
-          expected.runs = runs_by_tokens(plan, pack, shard);
+          expected.runs = runs_by_tokens(plan, pack, rank);
           ++(forward.twin(pack) ? twins : no_twins);
         }
         if (expected.runs > 1) ++several_runs;
@@ -158,6 +183,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
   }
   CHECK(cp_kv > 1000);
   CHECK(cp_q > 1000);
+  CHECK(alone > 100);
   CHECK(several_runs > 500);
   CHECK(weight_runs > 50);
   CHECK(twins > 200);

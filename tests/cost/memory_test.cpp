@@ -138,7 +138,6 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
       const MicroPack& pack = plan.micropacks[id];
       const auto pack_id = static_cast<PackId>(id);
       for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
-        const CpShard shard = cp_shard_of(plan, pack.group, rank);
         const bool apart = pack.weights == WeightGradients::apart;
         if (pack.pass == Pass::weight || apart) {
           const std::int64_t e = plan.model.bytes_per_element, h = plan.model.hidden;
@@ -146,6 +145,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           const std::int64_t f = plan.model.ffn;
           std::int64_t own = 0;
           for (const Slice& slice : pack.slices) {
+            const CpShard shard = cp_shard_of(plan, slice.sample, rank);
             for (Tokens i = slice.begin; i < slice.end; i += Tokens{1})
               own += shard.owns(i) ? 1 : 0;
           }
@@ -173,6 +173,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         const bool back = pack.pass == Pass::backward;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const Slice& slice = pack.slices[slot];
+          const CpShard shard = cp_shard_of(plan, slice.sample, rank);
           const Tokens length = plan.samples[index(slice.sample)];
           const bool summed = plan.version == 1 || slices[{Pass::backward, slice.sample}] > 1;
           const bool in_pages = summed || slices[{Pass::forward, slice.sample}] > 1 ||

@@ -194,8 +194,8 @@ TEST_CASE("plan.json: format and version") {
   CHECK((parse(plan_to_json(plan)) == plan));
   refused("/format", "\"other\"", "plan.json: format: must be 'slimpack-plan', found 'other'");
   refused(
-      "/version", "3",
-      "plan.json: version: version 3 is newer than version 2, the newest that this program reads");
+      "/version", "4",
+      "plan.json: version: version 4 is newer than version 3, the newest that this program reads");
   refused("/version", "0",
           "plan.json: version: must be an integer in 1 .. 9223372036854775807, found 0");
   CHECK_THROWS_WITH_AS(parse("{}"), "plan.json: the key 'format' is missing", InvalidInput);
@@ -258,6 +258,28 @@ TEST_CASE("plan.json: gradients of weights apart") {
   refuses([&](nlohmann::json& d) { d["schedule"][0]["order"][0] = unit; },
           "plan.json: schedule[0].order[0]: must have 3 elements, the unit, its MicroPack and its "
           "chunk, found an array of 2");
+}
+
+TEST_CASE("plan.json: from version 3 on samples may begin on any rank of their groups") {
+  Plan plan = small_plan();
+  plan.version = 3;
+  plan.sample_first = {1, 0, 0};
+  const std::string text = plan_to_json(plan);
+  CHECK(text.find("\"sample_first\": [1, 0, 0]") != std::string::npos);
+  CHECK((parse(text) == plan));
+  CHECK(plan_to_json(small_plan()).find("sample_first") == std::string::npos);
+  const auto refuses = [&](const auto& change, const char* message) {
+    nlohmann::json document = nlohmann::json::parse(text);
+    change(document);
+    CHECK_THROWS_WITH_AS(static_cast<void>(parse(document.dump())), message, InvalidInput);
+  };
+  refuses([](nlohmann::json& d) { d["version"] = 2; },
+          "plan.json: sample_first: is known from version 3 of plans on, found an array of 3");
+  refuses([](nlohmann::json& d) { d["sample_first"][0] = 2; },
+          "plan.json: sample_first[0]: must be an integer in 0 .. 1, found 2");
+  refuses(
+      [](nlohmann::json& d) { d["sample_first"] = {1}; },
+      "plan.json: sample_first: must have 3 elements, one for each sample, found an array of 1");
 }
 
 TEST_CASE("plan.json: every key that is missing is named") {

@@ -141,6 +141,7 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { ++p.groups[0][0]; },
       [](Plan& p) { p.groups = {{0, 0}, {1}}; },  // the same numbers, otherwise divided
       [](Plan& p) { p.sample_group[0] = GroupId{0}; },
+      [](Plan& p) { p.sample_first = {0, 0}; },
       [](Plan& p) { p.micropacks[0].pass = Pass::backward; },
       [](Plan& p) { p.micropacks[0].group = GroupId{0}; },
       [](Plan& p) { p.micropacks[0].slices[0].sample = SampleId{1}; },

@@ -34,9 +34,10 @@ TEST_CASE("make_program: pieces partition every sample and lie in one pack of ea
     }
     for (std::size_t id = 0; id < program.packs.size(); ++id) {
       for (std::size_t rank = 0; rank < program.packs[id].size(); ++rank) {
-        const CpShard shard = cp_shard_of(plan, plan.micropacks[id].group, rank);
         Tokens rows;
         for (const runtime::Segment& segment : program.packs[id][rank].segments) {
+          const CpShard shard = cp_shard_of(plan, segment.slice.sample, rank);
+          CHECK(segment.shard.before(segment.slice.end) == shard.before(segment.slice.end));
           CHECK(segment.rows == shard.between(segment.slice.begin, segment.slice.end));
           Tokens last = segment.slice.begin;
           for (const std::size_t place : segment.pieces) {

@@ -157,17 +157,19 @@ class PlanMachine {
     });
     return bytes;
   }
-  [[nodiscard]] bool owns(std::uint32_t id, std::int32_t dp, std::int64_t token) const {
+  [[nodiscard]] bool owns(std::uint32_t id, std::int32_t dp, std::size_t sample,
+                          std::int64_t token) const {
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack(id).group)].size());
     const std::int64_t turn = token / plan_.memory.cp_block_tokens.value % (2 * ranks);
-    const auto own = static_cast<std::int64_t>(rank(id, dp));
-    return turn == own || turn == 2 * ranks - 1 - own;
+    const std::int64_t first = plan_.sample_first.empty() ? 0 : plan_.sample_first[sample];
+    const std::int64_t owner = (first + std::min(turn, 2 * ranks - 1 - turn)) % ranks;
+    return owner == static_cast<std::int64_t>(rank(id, dp));
   }
   template <class Visit>
   void for_own(std::uint32_t id, std::int32_t dp, const Visit& visit) const {
     for (const Slice& slice : pack(id).slices) {
       for (std::int64_t token = slice.begin.value; token < slice.end.value; ++token) {
-        if (owns(id, dp, token)) visit(index(slice.sample), token);
+        if (owns(id, dp, index(slice.sample), token)) visit(index(slice.sample), token);
       }
     }
   }
@@ -205,16 +207,17 @@ class PlanMachine {
     if (mode == Recompute::none) return (h + h + h + h) * e + 2 * t;
     return (mode == Recompute::light ? h + h : h) * e;
   }
-  [[nodiscard]] std::int64_t own_before(std::uint32_t id, std::int32_t dp, std::int64_t end) const {
+  [[nodiscard]] std::int64_t own_before(std::uint32_t id, std::int32_t dp, std::size_t sample,
+                                        std::int64_t end) const {
     std::int64_t count = 0;
-    for (std::int64_t token = 0; token < end; ++token) count += owns(id, dp, token) ? 1 : 0;
+    for (std::int64_t token = 0; token < end; ++token) count += owns(id, dp, sample, token) ? 1 : 0;
     return count;
   }
-  [[nodiscard]] std::int64_t largest_share(std::uint32_t id, std::int64_t begin,
+  [[nodiscard]] std::int64_t largest_share(std::uint32_t id, std::size_t sample, std::int64_t begin,
                                            std::int64_t end) const {
     std::int64_t most = 0;
     for (const std::int32_t dp : plan_.groups[index(pack(id).group)]) {
-      most = std::max(most, own_before(id, dp, end) - own_before(id, dp, begin));
+      most = std::max(most, own_before(id, dp, sample, end) - own_before(id, dp, sample, begin));
     }
     return most;
   }
@@ -229,11 +232,12 @@ class PlanMachine {
     for (std::size_t i = 0; i < pack(id).slices.size(); ++i) {
       const Slice& slice = pack(id).slices[i];
       if (pack(id).exchange[i] == RingMode::pass_kv) {
-        const std::int64_t share = largest_share(id, 0, slice.end.value);
+        const std::int64_t share = largest_share(id, index(slice.sample), 0, slice.end.value);
         kv = std::max(kv,
                       share * tp_part(2 * 2 * k * e) + (back ? share * tp_part(2 * 2 * k * g) : 0));
       } else {
-        const std::int64_t share = largest_share(id, slice.begin.value, slice.end.value);
+        const std::int64_t share =
+            largest_share(id, index(slice.sample), slice.begin.value, slice.end.value);
         travelling =
             std::max(travelling, share * tp_part(back ? 2 * (2 * q * e + q * g + 2 * m.heads * t)
                                                       : 2 * (2 * q * e + m.heads * t)));
@@ -339,15 +343,15 @@ class PlanMachine {
     const auto pages = [&](std::int64_t tokens) { return (tokens + page - 1) / page; };
     for (const Slice& slice : pack(id).slices) {
       const std::int64_t length = plan_.samples[index(slice.sample)].value;
-      const std::int64_t all = own_before(id, schedule.dp, length);
+      const std::int64_t all = own_before(id, schedule.dp, index(slice.sample), length);
       const std::int64_t page_bytes =
           has_pages(index(slice.sample)) ? n * tp_part(2 * k * e) * page : 0;
       const bool summed = plan_.version == 1 || slices_of(index(slice.sample), Pass::backward) > 1;
       const std::int64_t gradient = summed ? n * tp_part(2 * k * g) * all : 0;
       if (forward) {
         change(on, start,
-               (pages(own_before(id, schedule.dp, slice.end.value)) -
-                pages(own_before(id, schedule.dp, slice.begin.value))) *
+               (pages(own_before(id, schedule.dp, index(slice.sample), slice.end.value)) -
+                pages(own_before(id, schedule.dp, index(slice.sample), slice.begin.value))) *
                    page_bytes);
         continue;
       }

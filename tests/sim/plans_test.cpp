@@ -108,6 +108,7 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
     const test::Features found = test::features_of(plan);
     if (found.weights > 0) ++seen["W"];
     if (found.weights_in_groups > 0) ++seen["W of merged groups"];
+    if (found.firsts > 0) ++seen["begins on a later rank"];
     ++seen["window " + std::to_string(plan.max_in_flight)];
     if (plan.parallel.pp == 1 && plan.parallel.chunks > 1) ++seen["handed over in place"];
     if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["one neighbour"];
@@ -115,7 +116,7 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
       for (const bool one : one_port(plan)) ++seen[one ? "one port" : "two ports"];
     }
   }
-  CHECK(seen.size() == 17);
+  CHECK(seen.size() == 18);
   for (const auto& kind : seen) {
     CAPTURE(kind.first);
     CHECK(kind.second >= slimpack::test::draws(20));

@@ -38,7 +38,8 @@ namespace slimpack::test {
     const auto ranks =
         static_cast<std::int64_t>(plan.groups[index(plan.sample_group[token.first])].size());
     const std::int64_t turn = token.second / plan.memory.cp_block_tokens.value % (2 * ranks);
-    const std::int64_t rank = turn < ranks ? turn : 2 * ranks - 1 - turn;
+    const std::int64_t first = plan.sample_first.empty() ? 0 : plan.sample_first[token.first];
+    const std::int64_t rank = (first + std::min(turn, 2 * ranks - 1 - turn)) % ranks;
     auto& by_device = held[{of, rank}];
     by_device.resize(static_cast<std::size_t>(tp));
     const std::int64_t device = (token.second + static_cast<std::int64_t>(token.first)) % tp;

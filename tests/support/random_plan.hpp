@@ -39,13 +39,14 @@ struct RandomPlanOptions {
   std::optional<std::int64_t> devices_per_node;
   std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> cp_groups;        ///< true forces dp >= 2 and a group of several ranks in use
-  std::optional<Recompute> recompute;   ///< one mode for all backward packs
-  std::optional<RingMode> exchange;     ///< one mode for all slices of such groups
-  std::optional<bool> same_cuts;        ///< backward packs are the forward packs reversed
-  std::optional<bool> uncut;            ///< true: every sample is one slice in either pass
-  bool weights = false;                 ///< version 2 plans may leave gradients of weights to W
-  std::optional<std::int32_t> version;  ///< of the rules; else 1 for one seed in four
+  std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a group of several ranks in use
+  std::optional<Recompute> recompute;  ///< one mode for all backward packs
+  std::optional<RingMode> exchange;    ///< one mode for all slices of such groups
+  std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
+  std::optional<bool> uncut;           ///< true: every sample is one slice in either pass
+  bool weights = false;                ///< version 2 plans may leave gradients of weights to W
+  std::optional<std::int32_t>
+      version;  ///< of the rules; else 1 for two seeds in eight, 3 for three
 };
 
 /// Groups of up to `dp` ranks, of which each node has room for two.
@@ -635,13 +636,26 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
 
 }  // namespace detail
 
+namespace detail {
+
+/// Lets each sample begin on any rank of its group.
+inline void random_firsts(std::uint64_t seed, Plan& plan) {
+  Random random(seed + 0xf1257u);
+  for (const GroupId group : plan.sample_group) {
+    plan.sample_first.push_back(static_cast<std::int32_t>(
+        random.below(static_cast<std::uint64_t>(plan.groups[index(group)].size()))));
+  }
+}
+
+}  // namespace detail
+
 /// A valid plan. The same seed and options give the same plan, up to the last bit of the cluster's
 /// rates. `attempts`, if given, receives how many schedules got stuck before one was legal.
 [[nodiscard]] inline Plan random_plan(std::uint64_t seed, const RandomPlanOptions& options = {},
                                       int* attempts = nullptr) {
   Random random(seed * 0x9e3779b97f4a7c15U + 0x51u);
   Plan plan;
-  plan.version = options.version.value_or(seed % 4 == 3 ? 1 : 2);
+  plan.version = options.version.value_or(seed % 4 == 3 ? 1 : seed % 8 < 4 ? 2 : 3);
   plan.planner = "random";
   plan.step_index = static_cast<std::int64_t>(seed % 1000);
   const std::int32_t least_dp = options.cp_groups.value_or(false) ? 2 : 1;
@@ -687,6 +701,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   detail::random_groups(random, plan, options);
   detail::random_micropacks(random, plan, options);
   if (options.weights && plan.version >= 2) detail::random_weights(random, plan);
+  if (plan.version >= 3) detail::random_firsts(seed, plan);
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       plan.prediction.devices.push_back({dp, pp, {}, {}});
@@ -714,6 +729,7 @@ struct Features {
   std::int64_t mixed_recompute = 0;  ///< a sample whose tokens have different modes
   std::int64_t uneven_stages = 0, empty_stages = 0, idle_ranks = 0, tensor_parallel = 0;
   std::int64_t weights = 0, weights_in_groups = 0;  ///< W, and W of groups of several ranks
+  std::int64_t firsts = 0;                          ///< samples that begin on a later rank
   std::array<std::int64_t, 4> max_in_flight{};      ///< 1, 2, 3 and above
   friend bool operator==(const Features&, const Features&) = default;
 
@@ -735,6 +751,7 @@ struct Features {
     tensor_parallel += other.tensor_parallel;
     weights += other.weights;
     weights_in_groups += other.weights_in_groups;
+    firsts += other.firsts;
     for (std::size_t i = 0; i < max_in_flight.size(); ++i)
       max_in_flight[i] += other.max_in_flight[i];
     return *this;
@@ -748,6 +765,7 @@ struct Features {
   std::vector<std::int32_t> merged_of(static_cast<std::size_t>(plan.parallel.dp), 0);
   std::vector<bool> busy(static_cast<std::size_t>(plan.parallel.dp), false);
   std::vector<bool> used(plan.groups.size(), false);
+  found.firsts = std::ranges::any_of(plan.sample_first, [](auto first) { return first > 0; });
   std::vector<std::optional<Recompute>> mode(plan.samples.size());
   std::vector<std::array<std::set<std::int64_t>, 2>> cuts(plan.samples.size());
   for (const MicroPack& pack : plan.micropacks) {
@@ -821,6 +839,7 @@ struct Features {
   add("tp", found.tensor_parallel);
   add("W", found.weights);
   add("W in groups", found.weights_in_groups);
+  add("firsts", found.firsts);
   add("window 1", found.max_in_flight[0]);
   add("window 2", found.max_in_flight[1]);
   add("window 3", found.max_in_flight[2]);

@@ -79,24 +79,27 @@ class Recount {
   const std::vector<std::int32_t>& ranks(const Unit& unit) const {
     return plan_.groups[index(pack(unit).group)];
   }
-  std::int32_t owner(const std::vector<std::int32_t>& group, std::int64_t i) const {
+  std::int32_t owner(const std::vector<std::int32_t>& group, std::size_t sample,
+                     std::int64_t i) const {
     const auto g = static_cast<std::int64_t>(group.size());
     const std::int64_t turn = i / plan_.memory.cp_block_tokens.value % (2 * g);
-    return group[static_cast<std::size_t>(turn < g ? turn : 2 * g - 1 - turn)];
+    const std::int64_t first = plan_.sample_first.empty() ? 0 : plan_.sample_first[sample];
+    return group[static_cast<std::size_t>((first + std::min(turn, 2 * g - 1 - turn)) % g)];
   }
   std::vector<Token> own(const Unit& unit) const {
     std::vector<Token> tokens;
     for (const Slice& slice : pack(unit).slices) {
       for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
-        if (owner(ranks(unit), i) == rank_) tokens.emplace_back(index(slice.sample), i);
+        if (owner(ranks(unit), index(slice.sample), i) == rank_)
+          tokens.emplace_back(index(slice.sample), i);
       }
     }
     return tokens;
   }
-  std::int64_t own_in(const Unit& unit, std::int64_t begin, std::int64_t end,
+  std::int64_t own_in(const Unit& unit, std::size_t sample, std::int64_t begin, std::int64_t end,
                       std::int32_t rank) const {
     std::int64_t count = 0;
-    for (std::int64_t i = begin; i < end; ++i) count += owner(ranks(unit), i) == rank;
+    for (std::int64_t i = begin; i < end; ++i) count += owner(ranks(unit), sample, i) == rank;
     return count;
   }
 
@@ -223,7 +226,8 @@ class Recount {
       const bool kv = pack(unit).exchange[i] == RingMode::pass_kv;
       std::int64_t share = 0;
       for (const std::int32_t rank : ranks(unit)) {
-        share = std::max(share, own_in(unit, kv ? 0 : slice.begin.value, slice.end.value, rank));
+        share = std::max(share, own_in(unit, index(slice.sample), kv ? 0 : slice.begin.value,
+                                       slice.end.value, rank));
       }
       const std::int64_t statistics = plan_.model.heads * t();
       std::int64_t each = 0;
@@ -340,7 +344,7 @@ class Recount {
             bytes += layers(unit.chunk) * split(token, kept(mode), kept_rows(mode));
           }
           if (closed.count({token.first, unit.chunk}) == 0 && has_pages(token.first)) {
-            const std::int64_t before = own_in(unit, 0, token.second, rank_);
+            const std::int64_t before = own_in(unit, token.first, 0, token.second, rank_);
             pages.insert({token.first, before / plan_.memory.page_tokens.value, unit.chunk});
           }
         }
@@ -387,7 +391,7 @@ class Recount {
       if (closed.count({sample, chunk}) != 0 || !has_gradients(sample)) continue;
       const auto& group = plan_.groups[index(plan_.sample_group[sample])];
       for (std::int64_t token = 0; token < plan_.samples[sample].value; ++token) {
-        if (owner(group, token) == rank_) bytes += layers(chunk) * part(2 * k() * g());
+        if (owner(group, sample, token) == rank_) bytes += layers(chunk) * part(2 * k() * g());
       }
     }
     if (pp > 1) bytes += receives(over);

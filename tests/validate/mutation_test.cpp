@@ -791,7 +791,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
        [](Plan& p) { p.parallel.granularity = {0}; }},
       {"format: window must be >= 1, got 0", [](Plan& p) { p.max_in_flight = 0; }},
       {"format: version must be >= 1, got 0", [](Plan& p) { p.version = 0; }},
-      {"format: version must be <= 2, got 3", [](Plan& p) { p.version = 3; }},
+      {"format: version must be <= 3, got 4", [](Plan& p) { p.version = 3; }},
       {"format: model.hidden must be >= 1, got 0", [](Plan& p) { p.model.hidden = 0; }},
       {"format: model.kv_heads must divide model.heads 2, got 3",
        [](Plan& p) { p.model.kv_heads = 3; }},
@@ -830,6 +830,17 @@ TEST_CASE("format: what is asked outside the seven rules") {
        [](Plan& p) { p.origin[0].document = 1'000'000; }},
       {"format, sample 0: sample_group names group 9 of 3",
        [](Plan& p) { p.sample_group[0] = GroupId{9}; }},
+      {"format: sample_first needs version 3", [](Plan& p) { p.sample_first = {0, 0, 0}; }},
+      {"format: sample_first must have one entry a sample, 3, has 2",
+       [](Plan& p) {
+         p.version = 3;
+         p.sample_first = {0, 0};
+       }},
+      {"format, sample 2: sample_first must be in [0, 1), got 2",
+       [](Plan& p) {
+         p.version = 3;
+         p.sample_first = {0, 0, 2};
+       }},
       {"format: stages must have one entry for each stage and chunk, 4, has 3",
        [](Plan& p) { p.stages.pop_back(); }},
       {"format: stages[1] must be pp 1, chunk 0, is pp 0, chunk 1",

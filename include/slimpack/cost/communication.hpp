@@ -63,8 +63,7 @@ struct CommunicationBytes {
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       PackLoad load;
       for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-        add_slice(load, pack.slices[slot], pack.exchange[slot], cp_shard_of(plan, pack.group, rank),
-                  Tokens{plan.cluster.tile_tokens});
+        add_slot(load, plan, pack, slot, rank);
       }
       bytes.exchange.value +=
           model.layers * (load.kv_received.value * each.kv + load.q_received.value * each.q);

@@ -407,7 +407,8 @@ class FittedModel {
     const auto tp = static_cast<double>(stage.tensor_parallel);
     const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
                           picos(bytes, exchange_->byte / tp) + kept;
-    return overlapped(attention, traffic, load.ranks);
+    const Picos own = Terms::alone(attention, load);
+    return own + overlapped(attention - own, traffic, load.ranks);
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,

@@ -150,21 +150,45 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
   }
 }
 
+/// Adds the `slot`-th slice of a forward or backward pack to what the `rank`-th rank of its group
+/// has to do. Since version 3 nothing travels of what one rank owns.
+inline void add_slot(PackLoad& load, const Plan& plan, const MicroPack& pack, std::size_t slot,
+                     std::size_t rank) {
+  const Slice& slice = pack.slices[slot];
+  const Tokens tile{plan.cluster.tile_tokens};
+  const CpShard shard = cp_shard_of(plan, slice.sample, rank);
+  if (shard.ranks == 1) return add_slice(load, slice, RingMode::pass_kv, shard, tile);
+  if (plan.version < 3 || !shard.undivided(slice.end)) {
+    return add_slice(load, slice, pack.exchange[slot], shard, tile);
+  }
+  load.ranks = shard.ranks;
+  if (!shard.owns(slice.begin)) return;
+  PackLoad alone;
+  add_slice(alone, slice, RingMode::pass_kv, CpShard{}, tile);
+  load.tokens += alone.tokens;
+  load.pairs2 += alone.pairs2;
+  load.filled_pairs2 += alone.filled_pairs2;
+  load.keys += alone.keys;
+  load.segments += alone.segments;
+  load.alone_pairs2 += alone.pairs2;
+  load.alone_filled_pairs2 += alone.filled_pairs2;
+  load.alone_keys += alone.keys;
+}
+
 namespace detail {
 
 [[nodiscard]] inline PackLoad load_without_runs(const Plan& plan, PackId id, std::size_t rank) {
   const MicroPack& pack = plan.micropacks[index(id)];
-  const CpShard shard = cp_shard_of(plan, pack.group, rank);
-  const Tokens tile{plan.cluster.tile_tokens};
   PackLoad load;
   if (pack.pass == Pass::weight) {
-    for (const Slice& slice : pack.slices) load.tokens += shard.between(slice.begin, slice.end);
+    for (const Slice& slice : pack.slices) {
+      load.tokens += cp_shard_of(plan, slice.sample, rank).between(slice.begin, slice.end);
+    }
     return load;
   }
-  load.ranks = shard.ranks;
+  load.ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-    const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
-    add_slice(load, pack.slices[slot], exchange, shard, tile);
+    add_slot(load, plan, pack, slot, rank);
   }
   return load;
 }
@@ -181,16 +205,21 @@ struct SavedPiece {
 /// Runs of saved rows on one rank; `pieces` are sorted by pack and slot, one a slot.
 [[nodiscard]] inline std::int64_t count_runs(const Plan& plan,
                                              const std::vector<SavedPiece>& pieces,
-                                             const CpShard& shard) {
+                                             std::size_t rank) {
   std::int64_t runs = 0;
   const SavedPiece* open = nullptr;
+  const auto owns = [&](const SavedPiece& piece, Tokens begin, Tokens end) {
+    const SampleId sample = plan.micropacks[piece.pack].slices[piece.slot].sample;
+    return cp_shard_of(plan, sample, rank).between(begin, end).value > 0;
+  };
   for (const SavedPiece& piece : pieces) {
-    if (shard.between(piece.begin, piece.end).value == 0) continue;
+    if (!owns(piece, piece.begin, piece.end)) continue;
     bool joined = open != nullptr && open->pack == piece.pack &&
-                  shard.between(open->end, open->slice_end).value == 0 &&
-                  shard.between(piece.slice_begin, piece.begin).value == 0;
+                  !owns(*open, open->end, open->slice_end) &&
+                  !owns(piece, piece.slice_begin, piece.begin);
     for (std::size_t slot = joined ? open->slot + 1 : piece.slot; slot < piece.slot; ++slot) {
       const Slice& between = plan.micropacks[piece.pack].slices[slot];
+      const CpShard shard = cp_shard_of(plan, between.sample, rank);
       if (shard.between(between.begin, between.end).value == 0) continue;
       joined = false;
       break;
@@ -232,7 +261,7 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
     const bool back = micropack.pass == Pass::backward;
     detail::find_saved_pieces(pieces, micropack,
                               SliceIndex(plan, back ? Pass::forward : Pass::backward));
-    load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, micropack.group, rank));
+    load.runs = detail::count_runs(plan, pieces, rank);
   }
   return load;
 }
@@ -259,7 +288,7 @@ void for_each_pack_load(const Plan& plan, Visit&& visit) {
       if (twin) {
         load.runs = load.tokens.value > 0 ? 1 : 0;
       } else {
-        load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
+        load.runs = detail::count_runs(plan, pieces, rank);
       }
     }
     visit(id, std::span<const PackLoad>(loads));

@@ -165,13 +165,15 @@ inline MemoryModel::MemoryModel(const Plan& plan)
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     Entry* entries = entries_.data() + first_[i];
-    const auto shard = [&](std::size_t rank) { return cp_shard_of(plan, pack.group, rank); };
-    const CpShard alone = shard(0);  // of a group of one rank
+    const auto shard = [&](const Slice& slice, std::size_t rank) {
+      return cp_shard_of(plan, slice.sample, rank);
+    };
+    const CpShard alone;  // of a group of one rank
     const auto add = [&](Recompute mode, const Slice& slice, Tokens begin, Tokens end) {
       const Tokens from = std::max(begin, slice.begin), to = std::min(end, slice.end);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         entries[rank].by_mode[static_cast<std::size_t>(mode)] +=
-            ranks == 1 ? to - from : shard(rank).between(from, to);
+            ranks == 1 ? to - from : shard(slice, rank).between(from, to);
       }
     };
     // Where both passes have the same packs nobody has to ask where each slice goes.
@@ -180,7 +182,7 @@ inline MemoryModel::MemoryModel(const Plan& plan)
     const bool alike = twin.has_value();
     for (const Slice& slice : pack.slices) {
       for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
-        add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(rank),
+        add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(slice, rank),
                  keys[index(slice.sample)]);
       }
       if (pack.pass != Pass::forward || alike) {
@@ -213,7 +215,7 @@ inline void MemoryModel::add_shares(const SliceIndex& backward) {
       const auto add = [&](const Part& part, Tokens begin, Tokens end) {
         auto& shares = parts.try_emplace(part, ranks, TensorShares(plan.parallel.tp)).first->second;
         for (std::size_t rank = 0; rank < ranks; ++rank) {
-          cp_shard_of(plan, pack.group, rank)
+          cp_shard_of(plan, slice.sample, rank)
               .for_each_run(begin, end, [&](Tokens first, Tokens last) {
                 shares[rank].add(slice.sample, first, last);
               });

@@ -271,22 +271,24 @@ template <CostModel Model>
   return std::ranges::find(pack.exchange, RingMode::pass_q) != pack.exchange.end();
 }
 
-/// The most pairs and keys that a rank of a pack's group has, by the loads of all. O(ranks).
+/// The most pairs and keys that a rank of a pack's group has beside what it attends to alone, by
+/// the loads of all. O(ranks).
 [[nodiscard]] inline PackLoad most_attention(std::span<const PackLoad> loads) noexcept {
   PackLoad most;
   for (const PackLoad& load : loads) {
-    most.pairs2 = std::max(most.pairs2, load.pairs2);
-    most.filled_pairs2 = std::max(most.filled_pairs2, load.filled_pairs2);
-    most.keys = std::max(most.keys, load.keys);
+    most.pairs2 = std::max(most.pairs2, load.pairs2 - load.alone_pairs2);
+    most.filled_pairs2 =
+        std::max(most.filled_pairs2, load.filled_pairs2 - load.alone_filled_pairs2);
+    most.keys = std::max(most.keys, load.keys - load.alone_keys);
   }
   return most;
 }
 
-/// `load` with the pairs and keys of `most`.
+/// `load` with the pairs and keys of `most` beside its own alone.
 [[nodiscard]] inline PackLoad with_attention(PackLoad load, const PackLoad& most) noexcept {
-  load.pairs2 = most.pairs2;
-  load.filled_pairs2 = most.filled_pairs2;
-  load.keys = most.keys;
+  load.pairs2 = most.pairs2 + load.alone_pairs2;
+  load.filled_pairs2 = most.filled_pairs2 + load.alone_filled_pairs2;
+  load.keys = most.keys + load.alone_keys;
   return load;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/head_dim_rate.hpp"
@@ -192,6 +193,11 @@ class Terms {
   /// Whether a unit starts its kernels: one without rows does where other ranks wait for it.
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
     return load.tokens.value > 0 || load.ranks > 1;
+  }
+  /// What of a pack's attention is to what its rank owns alone, behind which no exchange hides.
+  [[nodiscard]] static Picos alone(Picos attention, const PackLoad& load) noexcept {
+    if (load.alone_pairs2 == 0) return 0;
+    return static_cast<Picos>(Int128{attention} * load.alone_pairs2 / load.pairs2);
   }
   /// Attention beside the exchange of the group's ranks, hop by hop; the link of those that leave a
   /// node, or of all, is `kept` from them so long.
@@ -453,6 +459,7 @@ inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage
 inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                 bool back, Picos kept) const noexcept {
   if (load.ranks <= 1) return attention;
+  const Picos own = alone(attention, load);
   const double tp = d(stage.tensor_parallel);
   const std::int64_t bytes = exchange_bytes(load, back) * stage.layers, hops = load.ranks - 1;
   const std::int64_t far = stage.exchange_hops > 0 ? std::min(stage.exchange_hops, hops) : hops;
@@ -461,9 +468,9 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
   const Picos outside =
       picos(bytes * far / hops, picos_each(1, stage.exchange_link.bytes_per_s) / tp) +
       (bytes > 0 ? kept : 0);
-  const RingTime both = ring_time(attention, inside, outside, load.ranks, far);
+  const RingTime both = ring_time(attention - own, inside, outside, load.ranks, far);
   const std::int64_t rings = (load.kv_received.value > 0) + (load.q_received.value > 0);
-  return both.time + taken_by_collective(both.hidden) +
+  return own + both.time + taken_by_collective(both.hidden) +
          latency(stage.exchange_link, rings * far * stage.layers) +
          latency(cluster_.inside, rings * (hops - far) * stage.layers);
 }

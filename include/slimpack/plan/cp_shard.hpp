@@ -13,19 +13,33 @@
 
 namespace slimpack {
 
-/// A rank's part of the samples of a context-parallel group. A sample is cut into blocks of `block`
-/// tokens. With g ranks, block k belongs to the rank i with k mod 2g = i or 2g-1-i, which balances
-/// causal attention (zigzag, as in Megatron-LM's context parallelism). A group of one rank owns
-/// everything.
+/// A rank's part of a sample of a context-parallel group. The sample is cut into blocks of `block`
+/// tokens. With g ranks, counted round from the one that has the first block, block k belongs to
+/// the i-th with k mod 2g = i or 2g-1-i, which balances causal attention (zigzag, as in
+/// Megatron-LM's context parallelism). A group of one rank owns everything.
 struct CpShard {
   std::int64_t rank = 0;   ///< position in the group, in the order of `Plan::groups`
   std::int64_t ranks = 1;  ///< of the group, at least 1
   Tokens block{512};       ///< tokens of a CP block, > 0 (`MemorySpec::cp_block_tokens`)
+  std::int64_t first = 0;  ///< position of the rank that owns the first block (`sample_first`)
+
+  /// The part of another rank of the group.
+  [[nodiscard]] constexpr CpShard of(std::int64_t position) const noexcept {
+    return {position, ranks, block, first};
+  }
+  /// The rank counted round from the one that owns the first block.
+  [[nodiscard]] constexpr std::int64_t place() const noexcept {
+    return rank >= first ? rank - first : rank - first + ranks;
+  }
+  /// Whether one rank owns all of [0, end), so that nothing of it travels.
+  [[nodiscard]] constexpr bool undivided(Tokens end) const noexcept {
+    return ranks == 1 || end <= block;
+  }
 
   /// Whether the rank owns a token. O(1).
   [[nodiscard]] constexpr bool owns(Tokens token) const noexcept {
     const std::int64_t turn = (token / block) % (2 * ranks);
-    return turn == rank || turn == 2 * ranks - 1 - rank;
+    return turn == place() || turn == 2 * ranks - 1 - place();
   }
 
   /// Owned tokens among [0, end). O(1).
@@ -37,7 +51,7 @@ struct CpShard {
     const auto part = [&](std::int64_t turn) {
       return std::clamp<std::int64_t>(rest - turn * block.value, 0, block.value);
     };
-    return {whole * 2 * block.value + part(rank) + part(2 * ranks - 1 - rank)};
+    return {whole * 2 * block.value + part(place()) + part(2 * ranks - 1 - place())};
   }
 
   /// Owned tokens among [begin, end). O(1).
@@ -65,18 +79,21 @@ struct CpShard {
  private:
   /// The first owned block that is not before block `i`.
   [[nodiscard]] constexpr std::int64_t next_owned(std::int64_t i) const noexcept {
-    const std::int64_t turn = i % (2 * ranks);
-    if (turn <= rank) return i + (rank - turn);
-    const std::int64_t mirrored = 2 * ranks - 1 - rank;
+    const std::int64_t turn = i % (2 * ranks), own = place();
+    if (turn <= own) return i + (own - turn);
+    const std::int64_t mirrored = 2 * ranks - 1 - own;
     if (turn <= mirrored) return i + (mirrored - turn);
-    return i + (2 * ranks - turn) + rank;
+    return i + (2 * ranks - turn) + own;
   }
 };
 
-/// The shard of the `rank`-th rank of a group of the plan. The group must exist.
-[[nodiscard]] inline CpShard cp_shard_of(const Plan& plan, GroupId group, std::size_t rank) {
-  return {static_cast<std::int64_t>(rank),
-          static_cast<std::int64_t>(plan.groups[index(group)].size()), plan.memory.cp_block_tokens};
+/// The shard of a sample that the `rank`-th rank of its group in the plan has. The sample and its
+/// group must exist.
+[[nodiscard]] inline CpShard cp_shard_of(const Plan& plan, SampleId sample, std::size_t rank) {
+  const std::size_t ranks = plan.groups[index(plan.sample_group[index(sample)])].size();
+  const std::int32_t first = plan.sample_first.empty() ? 0 : plan.sample_first[index(sample)];
+  return {static_cast<std::int64_t>(rank), static_cast<std::int64_t>(ranks),
+          plan.memory.cp_block_tokens, first};
 }
 
 /// The position of a rank in a group that holds it. O(log ranks).

@@ -184,7 +184,9 @@ struct Prediction {
 };
 
 /// The newest version of the rules that a plan follows (docs/schemas.md).
-inline constexpr std::int32_t kPlanVersion = 2;
+inline constexpr std::int32_t kPlanVersion = 3;
+/// The version of a plan that needs nothing newer, so that older programs read it.
+inline constexpr std::int32_t kUsualPlanVersion = 2;
 
 /// One training step, fully decided: plain data that planners make and executors run.
 ///
@@ -197,22 +199,25 @@ inline constexpr std::int32_t kPlanVersion = 2;
 /// Stages are in the order of VirtualStages (chunk, then pp), schedules in that of (dp, pp). A plan
 /// that has been read may break any other rule until `validate` has passed it.
 struct Plan {
-  std::int32_t version = kPlanVersion;  ///< of the rules that it follows: 1 or 2
-  std::string planner;                  ///< name of the planner that made it
-  std::int64_t step_index = 0;          ///< number of the step in its run, from 0
-  std::int64_t target_tokens = 0;       ///< tokens that have a target: what the loss is a mean over
-  std::vector<Source> sources;          ///< the files that samples come from
-  std::vector<Origin> origin;           ///< one a sample: where it comes from
-  std::vector<Tokens> samples;          ///< lengths, each > 0
-  ModelShape model;                     ///< what is trained
-  Cluster cluster;                      ///< what it was planned for; only times depend on it
-  CostSpec cost;                        ///< how units were priced; only times depend on it
-  MemorySpec memory;                    ///< how memory is counted, and how much there is
-  Parallel parallel;                    ///< degrees of parallelism
-  std::vector<Placement> placement;     ///< one for each (dp, pp, tp)
-  std::vector<Stage> stages;            ///< one a virtual stage, in their order
+  std::int32_t version = kUsualPlanVersion;  ///< of the rules that it follows: 1, 2 or 3
+  std::string planner;                       ///< name of the planner that made it
+  std::int64_t step_index = 0;               ///< number of the step in its run, from 0
+  std::int64_t target_tokens = 0;    ///< tokens that have a target: what the loss is a mean over
+  std::vector<Source> sources;       ///< the files that samples come from
+  std::vector<Origin> origin;        ///< one a sample: where it comes from
+  std::vector<Tokens> samples;       ///< lengths, each > 0
+  ModelShape model;                  ///< what is trained
+  Cluster cluster;                   ///< what it was planned for; only times depend on it
+  CostSpec cost;                     ///< how units were priced; only times depend on it
+  MemorySpec memory;                 ///< how memory is counted, and how much there is
+  Parallel parallel;                 ///< degrees of parallelism
+  std::vector<Placement> placement;  ///< one for each (dp, pp, tp)
+  std::vector<Stage> stages;         ///< one a virtual stage, in their order
   std::vector<std::vector<std::int32_t>> groups;  ///< the data-parallel ranks of each, ascending
   std::vector<GroupId> sample_group;              ///< one a sample: the group that computes it
+  std::vector<std::int32_t> sample_first;         ///< one a sample: position in its group of the
+                                                  ///< rank that owns its first block (version 3);
+                                                  ///< empty: the first rank of each
   std::vector<MicroPack> micropacks;              ///< of all passes; a PackId is an index in it
   std::vector<DeviceSchedule> schedule;           ///< one a device, by dp, then pp
   std::int32_t max_in_flight = 2;  ///< most unfinished sends, and posted receives, of a channel

@@ -139,6 +139,8 @@ class PlanHasher {
   hash.add(plan.stages);
   hash.add(plan.groups);
   hash.add(plan.sample_group);
+  // Plans without it keep the hash that they had before there was any.
+  if (!plan.sample_first.empty()) hash.add(plan.sample_first);
   hash.add(plan.micropacks);
   hash.add(plan.schedule);
   hash.add(plan.max_in_flight);

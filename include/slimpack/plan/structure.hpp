@@ -101,6 +101,11 @@ inline void require_samples(const Plan& plan, std::string_view caller) {
       plan.sample_group.size() == plan.samples.size(), caller,
       [] { return std::string("sample_group must have one entry a sample"); },
       static_cast<std::int64_t>(plan.sample_group.size()));
+  require_table(
+      plan.sample_first.empty() ||
+          (plan.version >= 3 && plan.sample_first.size() == plan.samples.size()),
+      caller, [] { return std::string("sample_first must have one entry a sample, in version 3"); },
+      static_cast<std::int64_t>(plan.sample_first.size()));
   for (std::size_t i = 0; i < plan.samples.size(); ++i) {
     require_table(
         plan.samples[i].value >= 1, caller,
@@ -109,6 +114,13 @@ inline void require_samples(const Plan& plan, std::string_view caller) {
         index(plan.sample_group[i]) < plan.groups.size(), caller,
         [&] { return entry_name("sample_group", i) + " must be a group"; },
         static_cast<std::int64_t>(index(plan.sample_group[i])));
+    if (plan.sample_first.empty()) continue;
+    const std::int32_t first = plan.sample_first[i];
+    require_table(
+        first >= 0 &&
+            static_cast<std::size_t>(first) < plan.groups[index(plan.sample_group[i])].size(),
+        caller, [&] { return entry_name("sample_first", i) + " must be a position in the group"; },
+        first);
   }
 }
 

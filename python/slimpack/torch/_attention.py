@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._layout import Cell, Share
+from ._layout import Cell, Piece, Share
 
 _BLOCK = 512  # query rows that the reference computes at once: bounds its score matrix
 
@@ -58,7 +58,8 @@ class Exchange:
 
     def __init__(self, cell: Cell, share: Share, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.ranks = group, share.ranks
-        counts = np.array([[share.count(piece.end, rank) for piece in cell.pieces] for rank in range(share.ranks)])
+        counts = np.array([[share.count(piece.end, (rank - piece.turn) % share.ranks) for piece in cell.pieces]
+                           for rank in range(share.ranks)])
         begins = np.cumsum(counts, axis=1) - counts
         self.most = max(int(counts.sum(axis=1).max()), 1)
         self.begins: list[int] = begins[share.place].tolist()
@@ -68,7 +69,7 @@ class Exchange:
         for i, piece in enumerate(cell.pieces):
             places = np.empty(piece.end, np.int64)
             for rank in range(share.ranks):
-                places[share.positions(0, piece.end, rank)] = (
+                places[share.positions(0, piece.end, (rank - piece.turn) % share.ranks)] = (
                     rank * self.most + begins[rank, i] + np.arange(counts[rank, i]))
             self.places.append(torch.from_numpy(places).to(device))
 
@@ -114,9 +115,9 @@ class Rows:
         # Where gradients of weights are computed later: weight, bias, input, gradient of output.
         self.deferred: Optional[list[tuple[Tensor, Optional[Tensor], Tensor, Tensor]]] = [] if cell.apart else None
 
-    def own_rows(self, sample: int) -> int:
-        """How many rows of a sample this rank holds."""
-        return self.share.count(int(self.lengths[sample]))
+    def own_rows(self, piece: Piece) -> int:
+        """How many rows of a piece's sample this rank holds."""
+        return self.share.turned(piece.turn).count(int(self.lengths[piece.sample]))
 
     def keys(self, layer: int, k: Tensor, v: Tensor) -> list[Keys]:
         """All keys and values that each piece reads: [end, kv heads, head dim]."""
@@ -157,7 +158,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: Rows, layer: int, scale: float) -> Tensor:
         for piece in rows.cell.pieces:
             if not piece.alone:
-                rows.store.write((layer, piece.sample), rows.own_rows(piece.sample), piece.first, piece.last,
+                rows.store.write((layer, piece.sample), rows.own_rows(piece), piece.first, piece.last,
                                  k[piece.low : piece.high], v[piece.low : piece.high])
         found = rows.kept.pop(layer, None)
         if found is None:
@@ -187,7 +188,7 @@ class _Attention(torch.autograd.Function):
             key = (layer, piece.sample)
             low, high = slice(piece.low, piece.high), slice(piece.first, piece.last)
             if not piece.alone:
-                rows.store.add_gradients(key, rows.own_rows(piece.sample), piece.first,
+                rows.store.add_gradients(key, rows.own_rows(piece), piece.first,
                                          gk[: piece.first], gv[: piece.first])
                 later = rows.store.gradients.get(key)
                 if later is not None:

@@ -14,11 +14,16 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 class Share:
     """Which positions of a sample each rank of a group computes.
 
-    Block k of `block` positions belongs to rank i of n with k mod 2n = i or 2n - 1 - i.
+    Block k of `block` positions belongs to rank i of n with k mod 2n = i or 2n - 1 - i, ranks counted
+    round from the one that owns the first block: in `turned(i)` from rank i on.
     """
 
     def __init__(self, place: int, ranks: int, block: int) -> None:
         self.place, self.ranks, self.block = place, ranks, block
+
+    def turned(self, first: int) -> "Share":
+        """The share of a sample whose first block rank `first` owns; places in it count from that rank."""
+        return self if first == 0 else Share((self.place - first) % self.ranks, self.ranks, self.block)
 
     def positions(self, begin: int, end: int, place: Optional[int] = None) -> IntArray:
         """Those of [begin, end) that rank `place` owns, ascending; None: this rank."""
@@ -55,6 +60,7 @@ class Piece(NamedTuple):
     first: int
     last: int
     alone: bool  # the whole sample, and this rank computes it all: nothing else reads its keys
+    turn: int = 0  # place of the rank that owns the sample's first block
 
 
 class Run(NamedTuple):
@@ -128,6 +134,7 @@ class Layout:
         block = self.dict["memory"]["share_tokens"]
         self.shares = [Share(group.index(dp_rank) if dp_rank in group else -1, len(group), block)
                        for group in self.groups]
+        self.firsts: list[int] = self.dict.get("sample_first") or [0] * len(plan.samples)
         self.head_tile: int = self.dict["memory"].get("head_tile") or 1024
         self.number: dict[int, int] = {}
         self.forward = self._packs("forward")
@@ -137,13 +144,16 @@ class Layout:
         self.forward_cells, self.backward_cells = self._sorted_cells()
         self.weight_packs = self._weight_packs()
 
+    def _share(self, group: int, sample: int) -> Share:
+        return self.shares[group].turned(self.firsts[sample])
+
     def _packs(self, pass_: str) -> list[OwnPack]:
         packs: list[OwnPack] = []
         for pack in self.plan.micropacks:
             share = self.shares[pack.group]
             if pack.pass_ != pass_ or share.place < 0:
                 continue
-            own = [share.positions(begin, end) for _, begin, end in pack.slices.tolist()]
+            own = [self._share(pack.group, sample).positions(begin, end) for sample, begin, end in pack.slices.tolist()]
             samples = np.repeat(pack.slices[:, 0], [len(positions) for positions in own])
             self.number[pack.id] = len(packs)
             packs.append(OwnPack(pack.id, pack.group, len(samples), samples, np.concatenate(own),
@@ -154,16 +164,18 @@ class Layout:
         """Cuts each backward slice where forward slices of its sample end. O(slices log slices)."""
         cuts: dict[int, list[tuple[int, int, int, int]]] = {}
         for pack in self.forward:
-            share, at = self.shares[pack.group], 0
+            at = 0
             for sample, begin, end in self.plan.micropacks[pack.id].slices.tolist():
+                share = self._share(pack.group, sample)
                 cuts.setdefault(sample, []).append((begin, end, self.number[pack.id], at))
                 at += share.count(end) - share.count(begin)
         for slices in cuts.values():
             slices.sort()
         found: dict[tuple[int, int], list[tuple[int, int, int, int, int]]] = {}
         for pack in self.backward:
-            share, at, b = self.shares[pack.group], 0, self.number[pack.id]
+            at, b = 0, self.number[pack.id]
             for sample, begin, end in self.plan.micropacks[pack.id].slices.tolist():
+                share = self._share(pack.group, sample)
                 for low, high, f, row in cuts[sample]:
                     first, last = max(begin, low), min(end, high)
                     if first < last:
@@ -175,18 +187,19 @@ class Layout:
 
     def _cell(self, number: int, f: int, b: int, parts: list[tuple[int, int, int, int, int]]) -> Cell:
         group = self.forward[f].group
-        share = self.shares[group]
         lengths = self.plan.samples
         pieces, runs, positions, rows, back = [], [], [], [], []
         low = 0
         for sample, begin, end, row, back_row in parts:
+            share = self._share(group, sample)
             own = share.positions(begin, end)
             count = len(own)
             whole = share.ranks == 1 and begin == 0 and end == lengths[sample]
             breaks = [0, *(np.flatnonzero(np.diff(own) != 1) + 1).tolist(), count] if count else [0]
             for first, last in zip(breaks, breaks[1:]):
                 runs.append(Run(len(pieces), low + first, low + last, int(own[last - 1]) + 1))
-            pieces.append(Piece(sample, begin, end, low, low + count, share.count(begin), share.count(end), whole))
+            pieces.append(Piece(sample, begin, end, low, low + count, share.count(begin), share.count(end), whole,
+                                self.firsts[sample]))
             positions.append(own)
             rows.append(np.arange(row, row + count))
             back.append(np.arange(back_row, back_row + count))

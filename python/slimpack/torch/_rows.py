@@ -20,7 +20,8 @@ def rows(plan: Plan, pack: Union[int, MicroPack], rank: int = 0) -> IntArray:
         pack: a MicroPack of the plan or its number.
         rank: a place in the pack's group, from 0. Of each sample it owns blocks of the plan's
             `memory["share_tokens"]` tokens: with g ranks block k belongs to the rank i with
-            k mod 2g = i or 2g - 1 - i.
+            k mod 2g = i or 2g - 1 - i, ranks counted round from the sample's first one
+            (`plan.sample_first`).
 
     Returns:
         int64 [tokens, 2]: sample, and position in the sample. Slice by slice, positions rising.
@@ -36,7 +37,8 @@ def rows(plan: Plan, pack: Union[int, MicroPack], rank: int = 0) -> IntArray:
     positions = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
     made: IntArray = np.stack([np.repeat(samples, counts), positions], axis=1)
     if ranks > 1:
-        made = made[Share(rank, ranks, plan.memory["share_tokens"]).owner(positions) == rank]
+        turns = Share(rank, ranks, plan.memory["share_tokens"]).owner(positions)
+        made = made[(turns + plan.sample_first[made[:, 0]]) % ranks == rank]
     return made
 
 

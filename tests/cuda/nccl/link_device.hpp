@@ -202,13 +202,13 @@ class LinkDevice {
   /// Of one layer.
   template <class Link>
   void exchange(const runtime::PackCall& call, Pass pass, Link& link) {
-    const std::int64_t ranks = call.shard.ranks;
+    const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
     if (ranks == 1) return;
     for (const runtime::SegmentMemory& segment : call.segments) {
       const bool keys = segment.exchange == RingMode::pass_kv;
       const std::int64_t width = keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
       const auto part = [&](std::int64_t owner) {
-        const CpShard shard{owner, ranks, call.shard.block};
+        const CpShard shard = segment.shard.of(owner);
         const Tokens rows =
             shard.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
         return some<std::byte>(static_cast<std::size_t>(rows.value * width));
@@ -216,7 +216,7 @@ class LinkDevice {
       const std::int64_t steps = keys && pass == Pass::forward ? ranks - 1 : ranks;
       for (std::int64_t step = 0; step < steps; ++step) {
         const auto owner = [&](std::int64_t hops) {
-          return call.ring.order().owner(call.shard.rank, hops);
+          return call.ring.order().owner(segment.shard.rank, hops);
         };
         link.ring(call.ring, static_cast<std::size_t>(step), part(owner(step)),
                   part(owner(step + 1)));

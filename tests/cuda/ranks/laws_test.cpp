@@ -3,6 +3,7 @@
 // written; and what a step leaves when it fails.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <set>
@@ -326,7 +327,7 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
         "RankDevice: heads * head_dim must be at most 2 * hidden, got 128");
   const auto with = [](std::int64_t kv_heads, std::int64_t ffn) {
     return [=](Plan& plan) {
-      plan.version = 2;
+      plan.version = std::max(plan.version, 2);
       plan.parallel.tp = 2;
       plan.model.kv_heads = kv_heads;
       plan.model.ffn = ffn;

@@ -58,7 +58,7 @@ class SliceAttention {
   /// Stores keys and values of one piece, if there are pages.
   void store(const PieceRows<Number>& rows, In key, In value) const {
     if (!segment_.kept.pages) return;
-    const Tokens own = call_.shard.before(rows.begin);
+    const Tokens own = segment_.shard.before(rows.begin);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
       const KeyRun run = stored(own.value + r, 1);
       std::ranges::copy(detail::row(key, r, width_), run.key.begin());
@@ -109,7 +109,7 @@ class SliceAttention {
   /// Reads the stored gradients of a piece's own keys and values, final once its slice is through.
   void gradients(const PieceRows<Number>& rows, Out dkey, Out dvalue) const {
     if (!segment_.kept.gradients) return;
-    const KeyRun run = stored_gradients(call_.shard.before(rows.begin).value, rows.rows);
+    const KeyRun run = stored_gradients(segment_.shard.before(rows.begin).value, rows.rows);
     std::ranges::copy(run.dkey, dkey.begin());
     std::ranges::copy(run.dvalue, dvalue.begin());
   }
@@ -129,15 +129,10 @@ class SliceAttention {
   /// Whether one rank owns the whole sample up to the slice's end, so that nothing travels: ranks
   /// that wait for each other at every short slice of a pack take longer for that than for its
   /// rows.
-  [[nodiscard]] bool stays() const {
-    return call_.shard.ranks == 1 || segment_.slice.end <= call_.shard.block;
-  }
-  [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
-    return {rank, call_.shard.ranks, call_.shard.block};
-  }
+  [[nodiscard]] bool stays() const { return segment_.shard.undivided(segment_.slice.end); }
   /// The rank whose rows are here after so many hops.
   [[nodiscard]] std::int64_t owner(std::int64_t hops) const {
-    return call_.ring.order().owner(call_.shard.rank, hops);
+    return call_.ring.order().owner(segment_.shard.rank, hops);
   }
 
   [[nodiscard]] AttentionShape shape(std::int64_t rows, Tokens first_row, std::int64_t keys,
@@ -186,9 +181,9 @@ class SliceAttention {
   /// where pages end or would end, so that sums are the same in either place.
   template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_own_run(Tokens end, Visit visit) const {
-    call_.shard.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
+    segment_.shard.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
       while (first < last) {
-        const std::int64_t own = call_.shard.before(first).value;
+        const std::int64_t own = segment_.shard.before(first).value;
         const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
         KeyRun run = stored(own, count);
         if (!here_.dkey.empty() || !segment_.gradients.empty()) {
@@ -262,7 +257,7 @@ class SliceAttention {
   template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_travelling_key(Out buffer, std::int64_t rank, bool with_gradients,
                                Visit visit) const {
-    const CpShard shard = cp_shard_of(rank);
+    const CpShard shard = segment_.shard.of(rank);
     const std::int64_t count = shard.before(segment_.slice.end).value;
     shard.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
       const std::int64_t i = shard.before(first).value;
@@ -276,9 +271,9 @@ class SliceAttention {
   }
 
   void load_own_keys(Out buffer) const {
-    const std::int64_t count = call_.shard.before(segment_.slice.end).value;
+    const std::int64_t count = segment_.shard.before(segment_.slice.end).value;
     for_each_own_run(segment_.slice.end, [&](Tokens first, const KeyRun& run) {
-      const std::int64_t i = call_.shard.before(first).value;
+      const std::int64_t i = segment_.shard.before(first).value;
       std::ranges::copy(run.key, detail::rows(buffer, i, run.keys, width_).begin());
       std::ranges::copy(run.value, detail::rows(buffer, count + i, run.keys, width_).begin());
     });
@@ -288,7 +283,7 @@ class SliceAttention {
   [[nodiscard]] std::pair<Out, Out> travelling(Workspace<Number>& workspace, Tokens begin,
                                                std::int64_t row) const {
     const Tokens most =
-        largest_owned(call_.shard.ranks, call_.shard.block, begin, segment_.slice.end);
+        largest_owned(segment_.shard.ranks, segment_.shard.block, begin, segment_.slice.end);
     const Out current = workspace.take_zeros(most.value, row);
     const Out incoming = workspace.take_zeros(most.value, row);
     return {current, incoming};
@@ -299,7 +294,7 @@ class SliceAttention {
   void hand_on(Out& current, Out& incoming, std::int64_t hop, Tokens begin, std::int64_t row,
                Link& link) const {
     const auto part = [&](Out buffer, std::int64_t owner) {
-      const Tokens rows = cp_shard_of(owner).between(begin, segment_.slice.end);
+      const Tokens rows = segment_.shard.of(owner).between(begin, segment_.slice.end);
       return buffer.first(static_cast<std::size_t>(rows.value * row));
     };
     link.ring(call_.ring, static_cast<std::size_t>(hop), std::as_bytes(part(current, owner(hop))),
@@ -312,7 +307,7 @@ class SliceAttention {
     const std::int64_t row = 2 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
       if (step > 0) hand_on(current, incoming, step - 1, Tokens{0}, row, link);
       const std::int64_t rank = owner(step);
       for_each_block(pieces, {}, [&, here = current](Tokens first_row, const QueryRun& queries) {
@@ -329,8 +324,8 @@ class SliceAttention {
     const std::int64_t row = 4 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    const std::int64_t own_rank = call_.shard.rank;
-    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+    const std::int64_t own_rank = segment_.shard.rank;
+    for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
       const std::int64_t rank = owner(step);
       for_each_block(
           pieces, scratch, [&, here = current](Tokens first_row, const QueryRun& queries) {
@@ -341,7 +336,7 @@ class SliceAttention {
       hand_on(current, incoming, step, Tokens{0}, row, link);
     }
     for_each_travelling_key(current, own_rank, true, [&](Tokens first, const KeyRun& run) {
-      const KeyRun own = stored_gradients(call_.shard.before(first).value, run.keys);
+      const KeyRun own = stored_gradients(segment_.shard.before(first).value, run.keys);
       math_.add(own.dkey, run.dkey);
       math_.add(own.dvalue, run.dvalue);
     });
@@ -358,7 +353,7 @@ class SliceAttention {
   [[nodiscard]] QueryRun queries_at(Out buffer, std::int64_t rank, std::int64_t i,
                                     std::int64_t count, bool backward) const {
     const std::int64_t all =
-        cp_shard_of(rank).between(segment_.slice.begin, segment_.slice.end).value;
+        segment_.shard.of(rank).between(segment_.slice.begin, segment_.slice.end).value;
     Workspace<Number> rest(buffer);
     const auto part = [&](std::int64_t cols) {
       return detail::rows(rest.take(all, cols), i, count, cols);
@@ -377,14 +372,14 @@ class SliceAttention {
 
   /// The place of a piece among its rank's rows of the slice.
   [[nodiscard]] std::int64_t place(const PieceRows<Number>& rows) const {
-    return call_.shard.between(segment_.slice.begin, rows.begin).value;
+    return segment_.shard.between(segment_.slice.begin, rows.begin).value;
   }
 
   /// Calls visit(first row, queries, first key, keys) for what `rank`'s queries in `buffer` meet
   /// here.
   template <std::invocable<Tokens, const QueryRun&, Tokens, const KeyRun&> Visit>
   void for_each_process_group(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
-    const CpShard shard = cp_shard_of(rank);
+    const CpShard shard = segment_.shard.of(rank);
     shard.for_each_run(
         segment_.slice.begin, segment_.slice.end, [&](Tokens first_row, Tokens last_row) {
           const std::int64_t i = shard.between(segment_.slice.begin, first_row).value;
@@ -401,13 +396,13 @@ class SliceAttention {
   template <runtime::Transport<Number> Link>
   void forward_queries(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, forward_row());
-    const std::int64_t own_rank = call_.shard.rank;
+    const std::int64_t own_rank = segment_.shard.rank;
     for (const PieceRows<Number>& rows : pieces) {
       const QueryRun run = queries_at(current, own_rank, place(rows), rows.rows, false);
       std::ranges::copy(rows.query, run.query.begin());
       math_.attention_begin(run.attention, run.log_sum);
     }
-    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
       for_each_process_group(
           current, owner(step), false,
           [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
@@ -426,7 +421,7 @@ class SliceAttention {
   void backward_queries(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
                         Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, backward_row());
-    const std::int64_t own_rank = call_.shard.rank;
+    const std::int64_t own_rank = segment_.shard.rank;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& rows = pieces[i];
       const QueryRun run = queries_at(current, own_rank, place(rows), rows.rows, true);
@@ -437,7 +432,7 @@ class SliceAttention {
                             shape(rows.rows, rows.begin, 0, Tokens{0}));
       std::ranges::fill(run.dquery, Number{0});
     }
-    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+    for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
       for_each_process_group(
           current, owner(step), true,
           [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {

@@ -560,9 +560,10 @@ class RankDevice {
 
   [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call, const UnitKeys& keys,
                                      std::span<const std::vector<BlockRows>> layers) const {
-    const AttentionShape shape{
-        static_cast<std::int32_t>(part_.heads), static_cast<std::int32_t>(part_.kv_heads),
-        static_cast<std::int32_t>(part_.head_dim), attention_page(page_tokens_, call.shard)};
+    const AttentionShape shape{static_cast<std::int32_t>(part_.heads),
+                               static_cast<std::int32_t>(part_.kv_heads),
+                               static_cast<std::int32_t>(part_.head_dim),
+                               attention_page(page_tokens_, call.segments.front().shard)};
     return {call,  keys,         layers, *arena_,
             part_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
   }

@@ -202,6 +202,14 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
     const std::int64_t group = of_samples.item(i).integer(0, last_of(plan.groups.size()));
     plan.sample_group.push_back(static_cast<GroupId>(group));
   }
+  const auto firsts = root.find("sample_first");
+  if (!firsts) return;
+  firsts->check(plan.version >= 3, "is known from version 3 of plans on");
+  check_size(*firsts, plan.samples.size(), "one for each sample");
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    const std::size_t ranks = plan.groups[index(plan.sample_group[i])].size();
+    plan.sample_first.push_back(firsts->item(i).integer32(0, static_cast<std::int32_t>(ranks) - 1));
+  }
 }
 
 [[nodiscard]] inline MicroPack read_pack(const JsonReader& object, std::size_t id,

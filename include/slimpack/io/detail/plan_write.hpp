@@ -81,6 +81,10 @@ inline void write_groups(JsonWriter& out, const Plan& plan) {
     out.number(static_cast<std::int64_t>(index(group)));
   }
   out.end_array();
+  if (plan.sample_first.empty()) return;
+  out.line(2).key("sample_first").begin_array();
+  for (const std::int32_t first : plan.sample_first) out.number(first);
+  out.end_array();
 }
 
 inline void write_pack(JsonWriter& out, const MicroPack& pack, std::size_t id) {

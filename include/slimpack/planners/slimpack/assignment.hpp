@@ -212,7 +212,8 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
         found = costs.emplace(ranks, problem.costs(plan, group)).first;
       }
       return problem.part(problem.lengths()[sample], settings.mode, found->second, ranks,
-                          plan.memory.cp_block_tokens, ranks > settings.narrowest_group);
+                          plan.memory.cp_block_tokens, ranks > settings.narrowest_group,
+                          settings.spread);
     };
   }
   rules.besides = besides;
@@ -263,6 +264,7 @@ class AssignmentCache {
       widest_group = settings.widest_group;
       groups = settings.groups;
       cp_block = settings.cp_block;
+      spread = settings.spread;
       narrowest_group = settings.narrowest_group;
       units = settings.forward_units();
       chunks = settings.chunks;
@@ -273,6 +275,7 @@ class AssignmentCache {
     std::int32_t widest_group = 0, narrowest_group = 0;
     schedule::GroupRule groups{};
     Tokens cp_block;
+    bool spread = false;
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
     std::int64_t lean_permille = 0;

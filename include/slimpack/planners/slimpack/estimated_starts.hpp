@@ -47,11 +47,12 @@ struct SpaceLayout {
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest,
       groups, order, chunks, blocks, sample_blocks, even_blocks, backward_first, devices, rule,
-      weights;
+      weights, cp_block;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   std::size_t pair = 0;                  ///< the value of `widest` that is two ranks, if any
   bool many_packs = false;               ///< fill and drain do not count
+  bool spread = false;                   ///< shared samples begin on the rank that has least
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
 };
 

@@ -18,6 +18,7 @@ struct SlimpackOptions {
   bool consolidation = true;
   bool equal_chunks = true;  ///< searches may begin at more chunks if these have equal layers
   bool fit_modes = false;    ///< on one stage packs that lack memory keep less than others
+  bool spread = false;       ///< on one stage samples begin on the rank of their group with least
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

@@ -22,6 +22,7 @@
 #include "slimpack/planners/slimpack/queue_segments.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/planners/slimpack/spread_samples.hpp"
 #include "slimpack/planners/slimpack/symmetric.hpp"
 #include "slimpack/planners/slimpack/weights.hpp"
 #include "slimpack/schedule/cut.hpp"
@@ -85,6 +86,18 @@ class PackBuilder {
     plan_.micropacks.reserve(static_cast<std::size_t>(packs));
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       for (std::size_t i = 0; i < segments_.size(); ++i) cut(i, pass);
+    }
+    const bool shares = std::ranges::any_of(
+        segments_, [&](const auto& part) { return plan_.groups[index(part.group)].size() > 1; });
+    if (settings_.front().spread && shares) {
+      const PassCosts alone = problem_.costs(plan_, {0}, PackSize::large);
+      schedule::SliceCost both = alone.forward;
+      const schedule::SliceCost& back =
+          alone.backward[static_cast<std::size_t>(settings_.front().mode.most)];
+      both.per_slice += back.per_slice;
+      both.per_token += back.per_token;
+      both.per_pair2 += back.per_pair2;
+      spread_samples(plan_, both);
     }
     if (settings_.front().fit_modes) fit_modes(plan_);
     add_weight_packs(plan_, [this](GroupId group) { return settings_of(group).weights; });

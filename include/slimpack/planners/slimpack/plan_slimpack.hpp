@@ -380,18 +380,16 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       for (detail::SlimpackStage& stage : stages) stage.end = 0;
       search(parts.front(), stages, true);
     }
-    for (const SlimpackOptions& part : detail::fitting_parts(request, parts)) {
-      if (!detail::pays_for_more(request, counter)) break;
-      search(part, detail::slimpack_stages(request, counter));
-      if (!detail::pays_for_more(request, counter)) break;
-      search(part, detail::longer_stages(request, counter));
-    }
     const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
     const SlimpackCandidates candidates(scores, values);
     const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);
     for (std::size_t i = 0; i < all.size(); ++i) {
       detail::SlimpackSearch one(problem, values, candidates, kicks[i], counter);
       keep(one.kick(std::move(all[i])));
+    }
+    counter.give_back(scores.take_repeated());
+    for (const SlimpackOptions& part : detail::fitting_parts(request, parts)) {
+      search(part, detail::slimpack_stages(request, counter));
     }
     counter.give_back(scores.take_repeated());
   }

@@ -109,13 +109,17 @@ class SlimpackProblem {
     return needs;
   }
   /// Time of each rank of a group of `ranks` that shares a sample, in the unit of needs; `costs`
-  /// are those of the group. The sample is in packs with others, or has one of each pass for itself
-  /// (`own_packs`).
+  /// are those of the group, with blocks of `block` tokens. The sample is in packs with others, or
+  /// has one of each pass for itself (`own_packs`). `spread`: other samples make ranks even.
   [[nodiscard]] std::int64_t part(Tokens length, const ModeChoice& mode, const PassCosts& costs,
-                                  std::int32_t ranks, Tokens block, bool own_packs) const {
+                                  std::int32_t ranks, Tokens block, bool own_packs,
+                                  bool spread) const {
+    if (spread && length <= block) {
+      return scaled(work(alone_, length, mode.of(length), 1) / ranks) + (own_packs ? 1 : 0);
+    }
     // The first rank owns the first block of every sample: of many short ones it has most.
     const CpShard first{0, ranks, block};
-    const std::int64_t uneven = first.before(length).value * ranks - length.value;
+    const std::int64_t uneven = spread ? 0 : first.before(length).value * ranks - length.value;
     const auto recompute = static_cast<std::size_t>(mode.of(length));
     const Int128 rows =
         Int128{costs.forward.per_token + costs.backward[recompute].per_token} * uneven;

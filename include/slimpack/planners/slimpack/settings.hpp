@@ -84,6 +84,7 @@ struct SlimpackSettings {
   bool backward_first = false;     ///< on the last stage, where the head is there: B before F
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
   bool fit_modes = false;                 ///< on one stage packs that lack memory keep less
+  bool spread = false;                    ///< shared samples begin on the rank that has least
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {

@@ -165,15 +165,18 @@ class SlimpackSpaceMaker {
         {.ordered = true, .applies = by_list, .neutral = 0});
     const Values<std::int64_t> finer = unit_permille_values();
     add("", &SlimpackSettings::units_permille, finer, {.ordered = true, .late = true});
-    const std::vector<Tokens> blocks_of_samples = block_values();
-    if (blocks_of_samples.size() > 1) {
-      add("share_tokens", &SlimpackSettings::cp_block, {blocks_of_samples},
-          {.shared = true,
-           .applies = [](const SlimpackSettings& settings) { return settings.shares(); },
-           .neutral = 0,
-           .late = true});
+    const std::vector<Tokens> cp_blocks = block_values();
+    if (cp_blocks.size() > 1) {
+      layout_.cp_block =
+          add("share_tokens", &SlimpackSettings::cp_block, {cp_blocks},
+              {.shared = true,
+               .applies = [](const SlimpackSettings& settings) { return settings.shares(); },
+               .neutral = 0,
+               .late = !options_.spread});
     }
+    layout_.spread = options_.spread;
     if (options_.fit_modes) add("fit_modes", &SlimpackSettings::fit_modes, {{true}});
+    if (options_.spread) add("spread", &SlimpackSettings::spread, {{true}});
     space_.require_that([&request = request_](const SlimpackSettings& settings) {
       // Few packs are no fewer by so little.
       if (settings.units_permille != 1000 && settings.forward_units() == settings.units)
@@ -330,10 +333,17 @@ class SlimpackSpaceMaker {
     if (request_.pp > 1 || request_.memory.cp_block_tokens || widest_values().front() == 1) {
       return blocks;
     }
+    const auto add = [&](Tokens block) {
+      if (block > blocks.front() && std::ranges::find(blocks, block) == blocks.end()) {
+        blocks.push_back(block);
+      }
+    };
     for (const std::int32_t ranks : widest_values()) {
-      const Tokens block{(longest_.value + 2 * ranks - 1) / (2 * ranks)};
-      if (block > blocks.front()) blocks.push_back(block);
+      const std::int64_t parts = 2 * ranks * blocks.front().value;
+      add((longest_.value + parts - 1) / parts * blocks.front());
     }
+    if (!options_.spread) return blocks;
+    for (Tokens block = 4 * blocks.front(); 4 * block <= longest_; block = 2 * block) add(block);
     return blocks;
   }
   [[nodiscard]] std::vector<PackBalance> balance_values() const {

@@ -41,6 +41,7 @@ class SlimpackStarts {
   void add_all() {
     using enum Recompute;
     const std::size_t leanest = layout_.modes.size() - 1;
+    if (layout_.spread) add_spread();
     EstimatedStarts(problem_, effort_, layout_, unit_costs_, space_).add_all();
     // With one stage the estimate knows little of what matters.
     const bool few_candidates = effort_ == Effort::fast ||
@@ -164,6 +165,19 @@ class SlimpackStarts {
       add_start(mode_at(mode, Kind::uniform), interleaved, 1);
     }
   }
+  /// Few packs of samples of which those of one block are on one rank, the others on all ranks of
+  /// groups, on as many as make ranks even, or on all.
+  void add_spread() {
+    for (std::size_t block = 1; block < layout_.cp_block.size; ++block) {
+      for (std::size_t narrowest = 0; narrowest < layout_.narrowest.size; ++narrowest) {
+        StartKind kind{.wide = true, .same_packs = true, .few_packs = true};
+        kind.narrowest = narrowest;
+        kind.cp_block = block;
+        if (narrowest == 0) kind.groups = schedule::GroupRule::even;
+        add_start(mode_at(Recompute::none, Kind::uniform), kind, 0);
+      }
+    }
+  }
   /// Which of several modes with one `most`: the same for all samples, or the one whose long
   /// samples are leaner from the greatest length (`fullest`) or from the least (`leanest`).
   enum class Kind : std::uint8_t { uniform, fullest, leanest };
@@ -224,6 +238,7 @@ class SlimpackStarts {
     bool samples = false;         ///< blocks end with samples
     bool backward_first = false;  ///< on the last stage
     std::size_t narrowest = 0;    ///< the value of the ranks that share every sample
+    std::size_t cp_block = 0;     ///< the value of the blocks of samples that are shared
     schedule::GroupRule groups{};  ///< how it is chosen which ranks share samples
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
@@ -259,6 +274,7 @@ class SlimpackStarts {
     }
     if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
     point[layout_.narrowest.position] = kind.narrowest;
+    if (kind.cp_block > 0) point[layout_.cp_block.position] = kind.cp_block;
     if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;
     if (kind.groups != schedule::GroupRule::threshold) {
       if (layout_.groups.size == 1) return;

@@ -89,6 +89,22 @@ inline void check_sizes(const Plan& plan, Findings& found, Sound& sound) {
 }
 
 /// A sample's tokens all have targets but for at most its last one.
+/// Where samples begin in their groups, which version 2 does not tell.
+inline void check_firsts(const Plan& plan, Findings& found) {
+  if (plan.sample_first.empty()) return;
+  if (plan.version < 3) found.add(0, "sample_first", {}, "sample_first needs version 3");
+  for (std::size_t i = 0; i < std::min(plan.sample_first.size(), plan.sample_group.size()); ++i) {
+    const std::size_t group = index(plan.sample_group[i]);
+    if (group >= plan.groups.size()) continue;
+    const auto ranks = static_cast<std::int64_t>(plan.groups[group].size());
+    if (plan.sample_first[i] >= 0 && plan.sample_first[i] < ranks) continue;
+    found.add(0, "sample_first", Where{}.sample(i), [&] {
+      return "sample_first must be in [0, " + std::to_string(ranks) + "), got " +
+             std::to_string(plan.sample_first[i]);
+    });
+  }
+}
+
 inline void check_samples(const Plan& plan, Findings& found) {
   const std::size_t samples = plan.samples.size();
   std::int64_t tokens = 0;
@@ -119,6 +135,7 @@ inline void check_samples(const Plan& plan, Findings& found) {
   };
   same_size("origin", plan.origin.size());
   same_size("sample_group", plan.sample_group.size());
+  if (!plan.sample_first.empty()) same_size("sample_first", plan.sample_first.size());
   for (std::size_t i = 0; i < plan.origin.size(); ++i) {
     const Origin& origin = plan.origin[i];
     const bool known =
@@ -139,6 +156,7 @@ inline void check_samples(const Plan& plan, Findings& found) {
              std::to_string(plan.groups.size());
     });
   }
+  check_firsts(plan, found);
 }
 
 inline void check_stages(const Plan& plan, Findings& found, Sound& sound) {

@@ -144,9 +144,10 @@ class Parts {
     std::vector<PackPart> parts(frame.rank_packs[rank]);
     for (const Membership& member : frame.membership[rank]) {
       const auto ranks = static_cast<std::int64_t>(plan_.groups[member.group].size());
+      std::int64_t turn = 0;  // of the rank, counted from the one with the sample's first block
+      const auto begin_sample = [&](std::size_t sample) { turn = turn_of(member, sample); };
       const auto own = [&](Tokens end) {
-        return owned_before(end.value, static_cast<std::int64_t>(member.place), ranks,
-                            plan_.memory.cp_block_tokens.value);
+        return owned_before(end.value, turn, ranks, plan_.memory.cp_block_tokens.value);
       };
       const auto pages = [&](Tokens end) {
         return Size{own(end)}.part(plan_.memory.page_tokens.value);
@@ -155,6 +156,7 @@ class Parts {
         return parts[member.first + frame.slot[index(pack)]];
       };
       for (const std::size_t sample : samples_[member.group]) {
+        begin_sample(sample);
         for (const Piece& piece : pieces_[sample]) {
           const Size tokens = own(piece.end) - own(piece.begin);
           const auto mode =
@@ -187,6 +189,7 @@ class Parts {
       for (const PackId pack : frame.packs[member.group]) {
         if (plan_.micropacks[index(pack)].pass != Pass::weight) continue;
         for (const Slice& slice : plan_.micropacks[index(pack)].slices) {
+          begin_sample(index(slice.sample));
           part(pack).tokens += own(slice.end) - own(slice.begin);
         }
         part(pack).left = part(pack).work = part(pack).tokens * bytes_.left_apart;
@@ -203,6 +206,13 @@ class Parts {
   }
 
  private:
+  /// A rank's place in its group, counted round from that of the rank with the sample's first
+  /// block.
+  [[nodiscard]] std::int64_t turn_of(const Membership& member, std::size_t sample) const {
+    const auto ranks = static_cast<std::int64_t>(plan_.groups[member.group].size());
+    const std::int64_t first = plan_.sample_first.empty() ? 0 : plan_.sample_first[sample];
+    return (static_cast<std::int64_t>(member.place) + ranks - first) % ranks;
+  }
   /// Adds what the device holds that has most rows of the tokens of one forward, one backward and
   /// one weight MicroPack, for all of those.
   template <class PartOf>
@@ -217,8 +227,8 @@ class Parts {
       for (std::int64_t from = begin; from < end;) {  // block by block
         const std::int64_t to = ranks == 1 ? end : std::min(end, (from / block + 1) * block);
         const std::int64_t turn = from / block % (2 * ranks);
-        const bool own = ranks == 1 || std::min(turn, 2 * ranks - 1 - turn) ==
-                                           static_cast<std::int64_t>(member.place);
+        const bool own =
+            ranks == 1 || std::min(turn, 2 * ranks - 1 - turn) == turn_of(member, sample);
         for (std::int64_t device = 0; own && device < tp; ++device) {
           counted[static_cast<std::size_t>(device)] += rows_between(from, to, sample, device, tp);
         }

@@ -51,7 +51,8 @@ class ApartRows {
   /// Gives a W its segments. Throws InvalidInput where B of a piece has not run.
   void fill(PackCall& call, const PackWork& work) {
     for (const Segment& segment : work.segments) {
-      call.segments.push_back({segment.slice, segment.exchange, segment.rows, {}, {}, {}, {}});
+      call.segments.push_back(
+          {segment.slice, segment.exchange, segment.rows, {}, {}, {}, {}, segment.shard});
     }
     for_each(work, [&](std::size_t segment, std::size_t, std::size_t piece) {
       const auto found = rows_.find({call.chunk, piece});

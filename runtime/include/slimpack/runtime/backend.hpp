@@ -65,6 +65,7 @@ struct SegmentMemory {
   std::vector<PieceMemory> pieces;        ///< tokens of the slice that the rank owns, ascending
   std::vector<std::span<std::byte>> pages;  ///< each layers x 2 x key width x page_tokens
   std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
+  CpShard shard{};                          ///< which tokens of the sample are the rank's
 };
 
 /// A piece of `work` with its place among the blocks of the call and its rows on a device.
@@ -88,7 +89,8 @@ struct SegmentMemory {
                                                   const Segment& segment,
                                                   const TensorRows& rows = {}) {
   const KeptKeys kept = program.keys[index(segment.slice.sample)];
-  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, kept, {}, {}, {}};
+  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, kept, {}, {}, {},
+                       segment.shard};
   for (const std::size_t piece : segment.pieces) {
     memory.pieces.push_back(piece_memory(program, work, piece, rows));
   }
@@ -105,7 +107,6 @@ struct PackCall {
   std::int32_t chunk = 0;                 ///< chunk of the device that holds the layers
   std::int32_t virtual_stage = 0;         ///< in `Plan::stages`
   Recompute recompute = Recompute::none;  ///< B: what was kept
-  CpShard shard;                          ///< which tokens of the group's samples are the rank's
   ProcessGroup ring;                      ///< the ranks of the group on this stage, in its order
   Tokens rows;                            ///< tokens of the pack that the rank owns; can be 0
   std::vector<BlockMemory> blocks;        ///< all that the pieces of the segments lie in
@@ -118,6 +119,9 @@ struct PackCall {
       false;            ///< B and W: gradients of a layer that it has passed may be summed at once
   TensorRows own;       ///< which rows the device holds
   ProcessGroup tensor;  ///< the tensor-parallel devices of rank and stage, in step with this one
+
+  /// Whether several ranks compute the pack together.
+  [[nodiscard]] bool in_cp_group() const noexcept { return ring.members.size() > 1; }
 };
 
 /// The call of F, B or W of a device, without memory. O(ranks of the group + tp).
@@ -132,7 +136,6 @@ struct PackCall {
   call.recompute = pack.recompute;
   call.weights = pack.weights;
   call.releases = work.releases;
-  call.shard = cp_shard_of(plan, pack.group, work.rank);
   call.ring = process_groups.of_ranks(plan.groups[index(pack.group)], work.rank);
   const RingOrder& order =
       program.rings[index(pack.group) * static_cast<std::size_t>(plan.parallel.pp) +

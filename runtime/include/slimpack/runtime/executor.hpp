@@ -318,7 +318,7 @@ class DeviceRun {
       SegmentMemory memory = segment_memory(program_, part(work), segment, rows_);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const std::int64_t pages =
-          pages_of(call.shard.before(segment.slice.end), plan_.memory.page_tokens);
+          pages_of(segment.shard.before(segment.slice.end), plan_.memory.page_tokens);
       require(sample.forward == segment.slice.begin,
               "forward slices must run in rising order, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
@@ -353,7 +353,7 @@ class DeviceRun {
       sample.backward = segment.slice.begin;
       if (memory.kept.gradients && sample.gradients.empty()) {
         const std::int64_t size =
-            layers * layer_.token.kv_gradient * call.shard.before(length).value;
+            layers * layer_.token.kv_gradient * segment.shard.before(length).value;
         sample.gradients.push_back(hold(MemoryKind::key_value_gradients, size));
         backend_.clear(sample.gradients.back().buffer);
       }

@@ -72,6 +72,7 @@ struct Segment {
   RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
   std::vector<std::size_t> pieces;        ///< in `Program::pieces`, ascending
   Tokens rows;                            ///< tokens of all `pieces`; 0 where the rank owns none
+  CpShard shard{};                        ///< which tokens of the sample are the rank's
 };
 
 /// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
@@ -202,10 +203,15 @@ inline void add_pieces(const Plan& plan, Program& program) {
     const MicroPack& pack = plan.micropacks[id];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     program.packs[id].resize(ranks);
-    for (PackWork& work : program.packs[id]) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
       for (std::size_t i = 0; i < pack.slices.size(); ++i) {
         const RingMode exchange = i < pack.exchange.size() ? pack.exchange[i] : RingMode::pass_kv;
-        work.segments.push_back({pack.slices[i], exchange, {}, Tokens{}});
+        program.packs[id][rank].segments.push_back(
+            {pack.slices[i],
+             exchange,
+             {},
+             Tokens{},
+             cp_shard_of(plan, pack.slices[i].sample, rank)});
       }
     }
   }
@@ -236,19 +242,20 @@ inline void add_pieces(const Plan& plan, Program& program) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         Segment& down = program.packs[index(f->pack)][rank].segments[f->slot];
         Segment& up = program.packs[index(b->pack)][rank].segments[b->slot];
-        cp_shard_of(plan, group, rank).for_each_run(begin, end, [&](Tokens first, Tokens last) {
-          const auto add = [&](PackId pack, Segment& segment) {
-            segment.pieces.push_back(program.pieces.size());
-            segment.rows += last - first;
-            program.packs[index(pack)][rank].rows += last - first;
-          };
-          add(f->pack, down);
-          add(b->pack, up);
-          if (apart) add(w->pack, program.packs[index(w->pack)][rank].segments[w->slot]);
-          program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack, b->pack,
-                                    plan.micropacks[index(b->pack)].recompute, 0, Tokens{},
-                                    apart ? std::optional(w->pack) : std::nullopt});
-        });
+        cp_shard_of(plan, static_cast<SampleId>(sample), rank)
+            .for_each_run(begin, end, [&](Tokens first, Tokens last) {
+              const auto add = [&](PackId pack, Segment& segment) {
+                segment.pieces.push_back(program.pieces.size());
+                segment.rows += last - first;
+                program.packs[index(pack)][rank].rows += last - first;
+              };
+              add(f->pack, down);
+              add(b->pack, up);
+              if (apart) add(w->pack, program.packs[index(w->pack)][rank].segments[w->slot]);
+              program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack,
+                                        b->pack, plan.micropacks[index(b->pack)].recompute, 0,
+                                        Tokens{}, apart ? std::optional(w->pack) : std::nullopt});
+            });
       }
       if (apart && w->slice.end == end) ++w;
       if (f->slice.end == end) ++f;

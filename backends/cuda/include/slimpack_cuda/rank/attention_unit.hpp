@@ -60,7 +60,7 @@ class RankAttention {
   /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
   template <class Link>
   void forward(std::int64_t layer, Link& link) const {
-    if (places_.call.shard.ranks == 1) {
+    if (!places_.call.in_cp_group()) {
       for (const auto& [kept, part] : tables_.own) {
         const OwnKeys own = own_keys(kept, layer);
         attention_forward(queries(), log_sums(), queries(), own.key, own.value,
@@ -88,7 +88,7 @@ class RankAttention {
     for (const auto& [kept, part] : tables_.own) {
       const AttentionWork work = part.work(ring_, layer);
       attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
-      if (places_.call.shard.ranks > 1) continue;
+      if (places_.call.in_cp_group()) continue;
       const OwnKeys own = own_keys(kept, layer);
       attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
                          log_sums(), rows.delta, rows.dattention, work, places_.shape, path_,
@@ -101,7 +101,7 @@ class RankAttention {
  private:
   template <class Link>
   void ring_backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
-    if (places_.call.shard.ranks == 1) return;
+    if (!places_.call.in_cp_group()) return;
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
       if (places_.call.segments[i].exchange == RingMode::pass_kv) {
         backward_keys(i, layer, rows, link);
@@ -115,7 +115,7 @@ class RankAttention {
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
       const runtime::SegmentMemory& segment = places_.segment(i);
       if (!segment.kept.gradients || segment.rows == Tokens{}) continue;
-      const std::int64_t before = places_.call.shard.before(segment.slice.begin).value;
+      const std::int64_t before = segment.shard.before(segment.slice.begin).value;
       const std::int64_t from = places_.gradient_row(i, layer) + before;
       const std::int64_t into = places_.keys.gradient_row[i], count = segment.rows.value;
       copy(rows_at(places_.keys.dkey, into, count, k_), rows_at(key_gradients(), from, count, k_),
@@ -151,12 +151,9 @@ class RankAttention {
     return {all.data + skipped,
             std::max<std::int64_t>(0, all.size - skipped - places_.page.value * k_)};
   }
-  [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
-    return {rank, places_.call.shard.ranks, places_.call.shard.block};
-  }
   /// The rank whose rows are here after so many hops.
   [[nodiscard]] std::int64_t owner(std::int64_t hops) const {
-    return places_.call.ring.order().owner(places_.call.shard.rank, hops);
+    return places_.call.ring.order().owner(static_cast<std::int64_t>(places_.call.ring.self), hops);
   }
   [[nodiscard]] const BlockRows& block_of(const runtime::PieceMemory& piece,
                                           std::int64_t layer) const {
@@ -178,7 +175,7 @@ class RankAttention {
   /// Two buffers for the largest CP shard of [begin, end of the slice) at `row` bytes a token.
   [[nodiscard]] Travelling travelling(const runtime::SegmentMemory& segment, Tokens begin,
                                       std::int64_t row) const {
-    const CpShard& shard = places_.call.shard;
+    const CpShard& shard = segment.shard;
     const Tokens most = largest_owned(shard.ranks, shard.block, begin, segment.slice.end);
     Carver buffers(exchange_);
     const auto current = buffers.take_bytes(most.value * row);
@@ -192,7 +189,7 @@ class RankAttention {
                      std::int64_t hop, Tokens begin, std::int64_t first, std::int64_t last,
                      Link& link) const {
     const auto part = [&](std::span<std::byte> buffer, std::int64_t rank) {
-      const std::int64_t rows = cp_shard_of(rank).between(begin, segment.slice.end).value;
+      const std::int64_t rows = segment.shard.of(rank).between(begin, segment.slice.end).value;
       return buffer.subspan(static_cast<std::size_t>(rows * first),
                             static_cast<std::size_t>(rows * (last - first)));
     };
@@ -207,7 +204,7 @@ class RankAttention {
   /// How often a slice's ring meets keys: once where one rank owns the whole sample up to its end,
   /// so that nothing travels.
   [[nodiscard]] std::int64_t rounds(const runtime::SegmentMemory& segment) const {
-    const CpShard& shard = places_.call.shard;
+    const CpShard& shard = segment.shard;
     return segment.slice.end <= shard.block ? 1 : shard.ranks;
   }
 
@@ -219,7 +216,7 @@ class RankAttention {
   };
   [[nodiscard]] Keys keys_of(std::span<std::byte> buffer, const runtime::SegmentMemory& segment,
                              std::int64_t rank, bool with_gradients) const {
-    const std::int64_t count = cp_shard_of(rank).before(segment.slice.end).value;
+    const std::int64_t count = segment.shard.of(rank).before(segment.slice.end).value;
     Carver rest(buffer);
     Keys keys;
     keys.key = rest.take<Bf16>(count, k_);
@@ -241,7 +238,7 @@ class RankAttention {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * k_ * 2, all = rounds(segment);
     Travelling buffers = travelling(segment, Tokens{0}, row);
-    std::int64_t rank = places_.call.shard.rank;
+    std::int64_t rank = segment.shard.rank;
     load_keys(keys_of(buffers.current, segment, rank, false), i, layer);
     for (std::int64_t step = 0; step < all; ++step) {
       // The next keys come while these are attended to.
@@ -272,7 +269,7 @@ class RankAttention {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t fixed = 2 * k_ * 2, row = fixed + 2 * k_ * 4, all = rounds(segment);
     Travelling buffers = travelling(segment, Tokens{0}, row);
-    std::int64_t rank = places_.call.shard.rank;
+    std::int64_t rank = segment.shard.rank;
     Keys keys = keys_of(buffers.current, segment, rank, true);
     load_keys(keys, i, layer);
     fill_zeros(keys.dkey, stream_);
@@ -317,7 +314,7 @@ class RankAttention {
                                    const runtime::SegmentMemory& segment, std::int64_t rank,
                                    bool backward) const {
     const std::int64_t count =
-        cp_shard_of(rank).between(segment.slice.begin, segment.slice.end).value;
+        segment.shard.of(rank).between(segment.slice.begin, segment.slice.end).value;
     Carver rest(buffer);
     Queries queries;
     if (backward) queries.dquery = rest.take<float>(count, q_);
@@ -333,7 +330,7 @@ class RankAttention {
                                                        const runtime::SegmentMemory& segment,
                                                        const runtime::PieceMemory& piece,
                                                        std::int64_t width) const {
-    const Tokens first = places_.call.shard.between(segment.slice.begin, piece.piece.begin);
+    const Tokens first = segment.shard.between(segment.slice.begin, piece.piece.begin);
     return rows_at(matrix, first.value, piece.piece.length().value, width);
   }
 
@@ -342,7 +339,7 @@ class RankAttention {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * q_ * 2 + heads_ * 4, all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
-    std::int64_t rank = places_.call.shard.rank;
+    std::int64_t rank = segment.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, false);
     for (const runtime::PieceMemory& piece : segment.pieces) {
@@ -382,7 +379,7 @@ class RankAttention {
     const std::int64_t sums = q_ * 4, row = sums + 2 * q_ * 2 + 2 * heads_ * 4;
     const std::int64_t all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
-    std::int64_t rank = places_.call.shard.rank;
+    std::int64_t rank = segment.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, true);
     for (const runtime::PieceMemory& piece : segment.pieces) {

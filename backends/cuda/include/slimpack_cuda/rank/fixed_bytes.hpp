@@ -47,12 +47,13 @@ inline constexpr std::int64_t kTableRounding = 16;
 [[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
                                               const runtime::UnitWork& work, std::int64_t layers) {
   const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
-  const CpShard shard = cp_shard_of(plan, pack.group, work.rank);
-  const std::int64_t page = attention_page(plan.memory.page_tokens, shard);
+  const std::int64_t page =
+      attention_page(plan.memory.page_tokens, cp_shard_of(plan, pack.slices.front().sample, 0));
   const runtime::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
   const std::int64_t rows = part.rows.value;
   std::int64_t pieces = 0, keys = 0, ring = 0;
   for (const runtime::Segment& segment : part.segments) {
+    const CpShard& shard = segment.shard;
     pieces += static_cast<std::int64_t>(segment.pieces.size());
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;

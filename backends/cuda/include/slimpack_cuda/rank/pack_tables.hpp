@@ -34,7 +34,7 @@ namespace slimpack::cuda {
 [[nodiscard]] constexpr std::int64_t position_of(const CpShard& shard, std::int64_t own) noexcept {
   if (shard.ranks == 1) return own;
   const std::int64_t block = own / shard.block.value;  // every cycle of 2 x ranks has two of them
-  const std::int64_t turn = block % 2 == 0 ? shard.rank : 2 * shard.ranks - 1 - shard.rank;
+  const std::int64_t turn = block % 2 == 0 ? shard.place() : 2 * shard.ranks - 1 - shard.place();
   return (block / 2 * 2 * shard.ranks + turn) * shard.block.value + own % shard.block.value;
 }
 
@@ -190,8 +190,8 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
   for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
     first_page.push_back(to_table(static_cast<std::int64_t>(pages.size())));
     if (told_apart(places.segment(i).kept, pass) != kept) continue;
-    detail::add_pages(pages, places, places.call.shard,
-                      places.call.shard.before(places.segment(i).slice.end).value,
+    const CpShard& shard = places.segment(i).shard;
+    detail::add_pages(pages, places, shard, shard.before(places.segment(i).slice.end).value,
                       [&](std::int64_t own) { return places.key_row(i, own); });
   }
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
@@ -202,7 +202,7 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
       for (const runtime::PieceMemory& piece : memory.pieces) {
         AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
         segment.first_page = first_page[i];
-        segment.keys = to_table(places.call.shard.before(memory.slice.end).value);
+        segment.keys = to_table(memory.shard.before(memory.slice.end).value);
         segment.key_gradient_row = to_table(places.gradient_row(i, layer));
         segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
       }
@@ -236,9 +236,9 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
                                                       std::size_t i, const CpShard& owner) {
   const runtime::SegmentMemory& memory = places.segment(i);
   const Slice& slice = memory.slice;
-  const std::int64_t keys = places.call.shard.before(slice.end).value;
+  const std::int64_t keys = memory.shard.before(slice.end).value;
   std::vector<KeyPage> pages;
-  detail::add_pages(pages, places, places.call.shard, keys,
+  detail::add_pages(pages, places, memory.shard, keys,
                     [&](std::int64_t own) { return places.key_row(i, own); });
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
@@ -266,7 +266,7 @@ struct RingPart {
 [[nodiscard]] inline RingPart ring_of(Tables& tables, const PackPlaces& places, std::size_t i,
                                       bool forward, bool backward) {
   const runtime::SegmentMemory& segment = places.segment(i);
-  const CpShard& shard = places.call.shard;
+  const CpShard& shard = segment.shard;
   RingPart part;
   if (segment.exchange == RingMode::pass_kv) {
     std::vector<std::int32_t> rows;
@@ -276,7 +276,7 @@ struct RingPart {
     part.own_keys = tables.add(rows);
   }
   for (std::int64_t step = 0; step < shard.ranks; ++step) {
-    const CpShard owner{places.call.ring.order().owner(shard.rank, step), shard.ranks, shard.block};
+    const CpShard owner = shard.of(places.call.ring.order().owner(shard.rank, step));
     if (segment.exchange == RingMode::pass_q) {
       AttentionPart queries = travelling_queries(tables, places, i, owner);
       if (forward) part.forward.push_back(queries);
@@ -360,7 +360,7 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
   const std::int64_t page = places.page.value, k = places.model.key_width();
   for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
     const runtime::SegmentMemory& segment = places.segment(i);
-    const std::int64_t before = places.call.shard.before(segment.slice.begin).value;
+    const std::int64_t before = segment.shard.before(segment.slice.begin).value;
     const auto key_and_value = [&](std::int64_t own) -> std::pair<std::int64_t, std::int64_t> {
       if (pass == Pass::forward && segment.kept.pages) {
         const std::int64_t key = places.key_row(i, own) + layer * 2 * page;
@@ -380,7 +380,7 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
     };
     for (const runtime::PieceMemory& piece : segment.pieces) {
       const std::int64_t first = places.row_of(piece);
-      const std::int64_t own = places.call.shard.before(piece.piece.begin).value;
+      const std::int64_t own = segment.shard.before(piece.piece.begin).value;
       const std::int64_t query =
           pass == Pass::forward ? detail::queries_of(places, piece, layer).query_row : first;
       for (std::int64_t r = 0; r < piece.piece.length().value; ++r) {
@@ -476,7 +476,7 @@ struct PackTables {
   for (std::int64_t layer = 0; layer < places.layer_count(); ++layer) {
     made.rope.push_back(tables.add(rope_rows(places, pass, layer)));
   }
-  const bool in_ring = call.shard.ranks > 1;
+  const bool in_ring = call.in_cp_group();
   if (pass == Pass::backward && !places.keys.paged) {
     KeysAgain again = keys_again(places);
     made.again = std::move(again.runs);

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What slimpack does on one stage: the order of groups, packs that keep what fits, spread samples.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "slimpack/cost/load.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/fit_modes.hpp"
+#include "slimpack/planners/slimpack/queue_segments.hpp"
+#include "slimpack/planners/slimpack/spread_samples.hpp"
+#include "slimpack/validate/validate.hpp"
+#include "support/random_plan.hpp"
+
+namespace one_stage_test {
+
+using namespace slimpack;
+
+namespace {
+
+TEST_CASE("queue_segments: on one stage short samples first means narrow groups first") {
+  using planners::QueueOrder;
+  const std::vector<std::vector<std::int32_t>> groups{{0}, {1}, {2}, {0, 1}, {0, 1, 2}};
+  std::vector<std::vector<schedule::QueuedSample>> members(groups.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    members[group].push_back({static_cast<SampleId>(group), Tokens{10}});
+  }
+  const auto sizes = [&](QueueOrder order, bool one_stage) {
+    const std::vector<QueueOrder> orders(groups.size(), order);
+    std::vector<std::size_t> found;
+    for (const auto& part : planners::queue_segments(groups, members, orders, one_stage)) {
+      found.push_back(groups[index(part.group)].size());
+    }
+    return found;
+  };
+  CHECK(sizes(QueueOrder::short_first, true) == std::vector<std::size_t>{1, 1, 1, 2, 3});
+  CHECK(sizes(QueueOrder::short_first, false) == std::vector<std::size_t>{1, 1, 1, 3, 2});
+  CHECK(sizes(QueueOrder::long_first, true) == std::vector<std::size_t>{3, 2, 1, 1, 1});
+}
+
+/// A plan of one stage whose ranks run each pack forward and then backward at once.
+Plan one_by_one(std::uint64_t seed) {
+  test::RandomPlanOptions options;
+  options.pp = options.chunks = 1;
+  options.tp = 1 + static_cast<std::int32_t>(seed % 2);
+  options.same_cuts = options.uncut = true;
+  options.recompute = Recompute::none;
+  options.large_model = true;
+  options.version = 2;
+  Plan plan = test::random_plan(seed, options);
+  std::vector<std::size_t> forward, backward;
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    (plan.micropacks[i].pass == Pass::forward ? forward : backward).push_back(i);
+  }
+  for (DeviceSchedule& device : plan.schedule) {
+    device.order.clear();
+    for (const std::size_t f : forward) {
+      const auto& ranks = plan.groups[index(plan.micropacks[f].group)];
+      if (std::ranges::find(ranks, device.dp) == ranks.end()) continue;
+      const auto b = std::ranges::find_if(backward, [&](std::size_t other) {
+        return plan.micropacks[other].slices == plan.micropacks[f].slices;
+      });
+      REQUIRE(b != backward.end());
+      device.order.push_back({UnitKind::forward, static_cast<PackId>(f), 0});
+      device.order.push_back({UnitKind::head, static_cast<PackId>(f), 0});
+      device.order.push_back({UnitKind::backward, static_cast<PackId>(*b), 0});
+    }
+    device.order.push_back({UnitKind::reduce, {}, 0});
+    device.order.push_back({UnitKind::optimizer, {}, 0});
+  }
+  return plan;
+}
+
+TEST_CASE("fit_modes: packs fit whatever they need, and none is leaner than a fuller one needs") {
+  std::int64_t leaner = 0, kept = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Plan plan = one_by_one(seed);
+    REQUIRE(validate(plan).valid());
+    const Plan none = plan;
+    Plan full = plan;
+    for (MicroPack& pack : full.micropacks) {
+      if (pack.pass == Pass::backward) pack.recompute = Recompute::full;
+    }
+    const auto peak = [](const Plan& one) {
+      return std::ranges::max(validate(one).worst_case_peak);
+    };
+    const Bytes most = peak(none), least = peak(full);
+    REQUIRE(least <= most);
+    // Hidden gradients and logits count as those of the largest pack, so that packs need a little
+    // more than what all need in the leanest mode.
+    for (const std::int64_t eighths : {2, 4, 6, 16}) {
+      plan = none;
+      plan.memory.reserved = {};
+      plan.memory.capacity = least + Bytes{(most - least).value * eighths / 8};
+      planners::fit_modes(plan);
+      CHECK(validate(plan).valid());
+      for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+        if (plan.micropacks[i].pass != Pass::backward) continue;
+        ++(plan.micropacks[i].recompute == Recompute::none ? kept : leaner);
+      }
+      if (eighths == 16) CHECK(plan.micropacks == none.micropacks);
+    }
+  }
+  CHECK(leaner > 50);
+  CHECK(kept > 50);
+}
+
+TEST_CASE("spread_samples: of what one rank owns the fullest has the mean and one sample at most") {
+  std::int64_t packs = 0, moved = 0;
+  for (std::uint64_t seed = 0; seed < 80; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.cp_groups = true;
+    options.uncut = true;
+    options.version = 2;
+    options.min_share = options.max_share = 60;  // no sample has two blocks
+    Plan plan = test::random_plan(seed, options);
+    const schedule::SliceCost cost{3, 100, 1};
+    planners::spread_samples(plan, cost);
+    CHECK(plan.version == 3);
+    REQUIRE(plan.sample_first.size() == plan.samples.size());
+    CHECK(validate(plan).valid());
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      const MicroPack& pack = plan.micropacks[i];
+      const std::size_t ranks = plan.groups[index(pack.group)].size();
+      if (pack.pass != Pass::forward || ranks == 1) continue;
+      std::int64_t sum = 0, fullest = 0, longest = 0;
+      std::vector<std::int64_t> work(ranks);
+      for (const Slice& slice : pack.slices) {
+        const std::int64_t length = slice.length().value;
+        const std::int64_t each = 3 + 100 * length + length * length;
+        const auto first = static_cast<std::size_t>(plan.sample_first[index(slice.sample)]);
+        moved += first > 0 ? 1 : 0;
+        work[first] += each;
+        sum += each;
+        longest = std::max(longest, each);
+      }
+      fullest = *std::ranges::max_element(work);
+      CHECK(fullest <= sum / static_cast<std::int64_t>(ranks) + longest);
+      ++packs;
+      // Nothing travels, and each rank attends to its own samples alone.
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const PackLoad load = pack_load(plan, static_cast<PackId>(i), rank);
+        CHECK(load.kv_received == Tokens{});
+        CHECK(load.q_received == Tokens{});
+        CHECK(load.pairs2 == load.alone_pairs2);
+      }
+    }
+  }
+  CHECK(packs > 100);
+  CHECK(moved > 20);
+}
+
+TEST_CASE("spread_samples: a divided sample begins where the others leave least") {
+  Plan plan;
+  plan.version = 2;
+  plan.parallel.dp = plan.parallel.max_cp = 2;
+  plan.memory.cp_block_tokens = {10};
+  plan.samples = {Tokens{10}, Tokens{25}, Tokens{9}};
+  plan.groups = {{0}, {1}, {0, 1}};
+  plan.sample_group = {GroupId{2}, GroupId{2}, GroupId{2}};
+  MicroPack pack;
+  pack.group = GroupId{2};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    pack.slices.push_back({SampleId{i}, Tokens{0}, plan.samples[i]});
+  }
+  plan.micropacks = {pack};
+  planners::spread_samples(plan, {0, 1, 0});
+  // Sample 1 has 10 tokens on its first rank and 15 on the next one; then 10 go to the first, and 9
+  // to the second.
+  CHECK(plan.sample_first == std::vector<std::int32_t>{0, 0, 1});
+}
+
+}  // namespace
+
+}  // namespace one_stage_test
