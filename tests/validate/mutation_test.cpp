@@ -791,7 +791,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
        [](Plan& p) { p.parallel.granularity = {0}; }},
       {"format: window must be >= 1, got 0", [](Plan& p) { p.max_in_flight = 0; }},
       {"format: version must be >= 1, got 0", [](Plan& p) { p.version = 0; }},
-      {"format: version must be <= 3, got 4", [](Plan& p) { p.version = 3; }},
+      {"format: version must be <= 3, got 4", [](Plan& p) { p.version = 4; }},
       {"format: model.hidden must be >= 1, got 0", [](Plan& p) { p.model.hidden = 0; }},
       {"format: model.kv_heads must divide model.heads 2, got 3",
        [](Plan& p) { p.model.kv_heads = 3; }},
