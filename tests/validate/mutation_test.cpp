@@ -836,7 +836,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
          p.version = 3;
          p.sample_first = {0, 0};
        }},
-      {"format, sample 2: sample_first must be in [0, 1), got 2",
+      {"format, sample 2: sample_first must be in [0, 2), got 2",
        [](Plan& p) {
          p.version = 3;
          p.sample_first = {0, 0, 2};

@@ -111,6 +111,12 @@ class SamplePrices {
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
     const std::size_t group = index(plan.sample_group[sample]);
     const auto ranks = static_cast<std::int32_t>(plan.groups[group].size());
+    const CpShard shard = cp_shard_of(plan, static_cast<SampleId>(sample), 0);
+    if (plan.version >= 3 && ranks > 1 && shard.undivided(plan.samples[sample])) {
+      const std::int32_t rank = plan.groups[group][static_cast<std::size_t>(shard.first)];
+      load[static_cast<std::size_t>(rank)] += prices.time(sample, 1, 0, false);
+      continue;
+    }
     const std::int64_t each = prices.time(sample, ranks, far[group], false);
     for (const std::int32_t rank : plan.groups[group]) {
       load[static_cast<std::size_t>(rank)] += each;
