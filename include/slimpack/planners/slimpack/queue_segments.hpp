@@ -63,8 +63,8 @@ struct SplitQueue {
 
 /// The segments of all groups in the order of their packs: by slot, wider groups first, then by
 /// number. `members[g]` are the samples of group g, longest first; `orders[g]` is the order in
-/// which they are cut. On one stage short ones first means narrower groups first, too: nothing but
-/// R follows the last B, and R runs beside what all ranks compute until then.
+/// which they are cut. On one stage short ones first means that of groups, too, and narrower groups
+/// first: nothing but R follows the last B, and R runs beside what all ranks compute until then.
 [[nodiscard]] inline std::vector<QueueSegment> queue_segments(
     std::span<const std::vector<std::int32_t>> groups,
     std::span<const std::vector<schedule::QueuedSample>> members,
@@ -85,7 +85,9 @@ struct SplitQueue {
   };
   for (std::size_t group = 0; group < groups.size(); ++group) {
     if (groups[group].size() > 1) {
-      add(group, 1, members[group]);
+      std::vector<schedule::QueuedSample> samples = members[group];
+      if (one_stage && orders[group] == QueueOrder::short_first) std::ranges::reverse(samples);
+      add(group, 1, std::move(samples));
       continue;
     }
     SplitQueue split = split_queue(members[group], orders[group]);

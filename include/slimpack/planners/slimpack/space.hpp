@@ -90,8 +90,11 @@ class SlimpackSpaceMaker {
       groups.insert(groups.end(), {schedule::GroupRule::even, schedule::GroupRule::disjoint});
     }
     layout_.groups = add("groups", &SlimpackSettings::groups, {groups}, {.shared = true});
+    // What R runs beside on one stage the few candidates of a fast search should have from the
+    // first.
     layout_.order = add("order", &SlimpackSettings::order,
-                        {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
+                        {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid},
+                         pipelined || effort_ != Effort::fast ? std::size_t{0} : std::size_t{1}});
     const Values<std::int32_t> batches = head_batch_values(heads);
     layout_.head_batch = add(
         "head_batch", &SlimpackSettings::head_batch, batches,
