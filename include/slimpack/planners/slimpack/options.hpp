@@ -16,9 +16,10 @@ struct SlimpackOptions {
   /// Packs may be few and large, as other systems have them: equal in tokens, in short blocks of
   /// chunks, of samples that all are on several ranks.
   bool consolidation = true;
-  bool equal_chunks = true;  ///< searches may begin at more chunks if these have equal layers
-  bool fit_modes = false;    ///< on one stage packs that lack memory keep less than others
-  bool spread = false;       ///< on one stage samples begin on the rank of their group with least
+  bool equal_chunks = true;   ///< searches may begin at more chunks if these have equal layers
+  bool fit_modes = false;     ///< on one stage packs that lack memory keep less than others
+  bool spread = false;        ///< on one stage samples begin on the rank of their group with least
+  bool group_blocks = false;  ///< where blocks end with samples, those of groups are packed so, too
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

@@ -214,9 +214,9 @@ class PackBuilder {
       }
       const schedule::SliceCosts measure = measure_of(i, both);
       const SlimpackSettings& settings = settings_of(segment.group);
-      const bool in_blocks = settings.sample_blocks && settings.short_blocks &&
-                             !settings.whole_samples &&
-                             plan_.groups[index(segment.group)].size() == 1;
+      const bool in_blocks =
+          settings.sample_blocks && settings.short_blocks && !settings.whole_samples &&
+          (settings.group_blocks || plan_.groups[index(segment.group)].size() == 1);
       symmetric_[i] = in_blocks ? pack_in_blocks(segment.samples, measure, rules.units,
                                                  plan_.parallel.pp, rules)
                                 : pack_symmetrically(segment.samples, measure, rules.units, rules);

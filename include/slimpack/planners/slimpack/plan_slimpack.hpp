@@ -380,6 +380,15 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       for (detail::SlimpackStage& stage : stages) stage.end = 0;
       search(parts.front(), stages, true);
     }
+    // Where attention is made again because memory is so short, blocks that hold samples of groups
+    // whole may keep it: the gradients of their keys exist on one chunk at a time.
+    if (const Plan* best_plan = plan_in(best->result); request.pp > 1 && best_plan != nullptr &&
+                                                       detail::recomputes_attention(*best_plan) &&
+                                                       detail::pays_for_more(request, counter)) {
+      SlimpackOptions part = parts.front();
+      part.group_blocks = true;
+      search(part, detail::slimpack_stages(request, counter));
+    }
     const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
     const SlimpackCandidates candidates(scores, values);
     const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);

@@ -85,6 +85,7 @@ struct SlimpackSettings {
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
   bool fit_modes = false;                 ///< on one stage packs that lack memory keep less
   bool spread = false;                    ///< shared samples begin on the rank that has least
+  bool group_blocks = false;              ///< shared samples are packed into `sample_blocks`, too
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {

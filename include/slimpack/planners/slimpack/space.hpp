@@ -178,8 +178,10 @@ class SlimpackSpaceMaker {
                .late = !options_.spread});
     }
     layout_.spread = options_.spread;
+    layout_.group_blocks = options_.group_blocks && layout_.sample_blocks.size > 1;
     if (options_.fit_modes) add("fit_modes", &SlimpackSettings::fit_modes, {{true}});
     if (options_.spread) add("spread", &SlimpackSettings::spread, {{true}});
+    if (options_.group_blocks) add("group_blocks", &SlimpackSettings::group_blocks, {{true}});
     space_.require_that([&request = request_](const SlimpackSettings& settings) {
       // Few packs are no fewer by so little.
       if (settings.units_permille != 1000 && settings.forward_units() == settings.units)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/options.hpp"
@@ -76,6 +77,13 @@ struct SlimpackStage {
   usual.equal_chunks = false;
   if (request.budget || has_many_samples(request)) return {usual};
   return {usual, part};
+}
+
+/// Whether some B of a plan makes attention again.
+[[nodiscard]] inline bool recomputes_attention(const Plan& plan) noexcept {
+  return std::ranges::any_of(plan.micropacks, [](const MicroPack& pack) {
+    return pack.pass == Pass::backward && pack.recompute == Recompute::full;
+  });
 }
 
 /// Whether a budget has half of what one search may spend.

@@ -42,6 +42,12 @@ class SlimpackStarts {
     using enum Recompute;
     const std::size_t leanest = layout_.modes.size() - 1;
     if (layout_.spread) add_spread();
+    for (std::size_t narrowest = 1; layout_.group_blocks && narrowest < layout_.narrowest.size;
+         ++narrowest) {
+      add_start(mode_at(layer, Kind::uniform),
+                {.same_packs = true, .few_packs = true, .samples = true, .narrowest = narrowest},
+                0);
+    }
     EstimatedStarts(problem_, effort_, layout_, unit_costs_, space_).add_all();
     // With one stage the estimate knows little of what matters.
     const bool few_candidates = effort_ == Effort::fast ||
