@@ -389,6 +389,10 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       part.group_blocks = true;
       search(part, detail::slimpack_stages(request, counter));
     }
+    const std::vector<SlimpackOptions> fitting = detail::fitting_parts(request, parts);
+    if (!fitting.empty() && detail::pays_for_more(request, counter)) {
+      search(fitting.front(), detail::slimpack_stages(request, counter));
+    }
     const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
     const SlimpackCandidates candidates(scores, values);
     const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);
@@ -397,8 +401,8 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       keep(one.kick(std::move(all[i])));
     }
     counter.give_back(scores.take_repeated());
-    for (const SlimpackOptions& part : detail::fitting_parts(request, parts)) {
-      search(part, detail::slimpack_stages(request, counter));
+    for (const SlimpackOptions& part : fitting) {
+      if (&part != &fitting.front()) search(part, detail::slimpack_stages(request, counter));
     }
     counter.give_back(scores.take_repeated());
   }
