@@ -140,6 +140,10 @@ using CuSeqlens = nb::typed<nb::tuple, NumpyArray<std::int32_t>, NumpyArray<std:
                         keys.most());
 }
 
+[[nodiscard]] std::vector<std::int32_t> sample_first(const SharedPlan& plan) {
+  return plan->plan.sample_first;
+}
+
 [[nodiscard]] std::vector<std::string> violations(const SharedPlan& plan) {
   std::vector<std::string> sentences;
   for (const Violation& one : validate(plan->plan).violations) {
@@ -195,7 +199,7 @@ void bind_plan(nb::module_& module) {
       },
       "plan"_a, "path"_a, Released(), "Writes plan.json, whole or not at all.");
   module.def("samples", &samples, "plan"_a, "Lengths in tokens, int64 [samples]; a view.");
-  module.def("sample_first", [](const SharedPlan& one) { return one->plan.sample_first; }, "plan"_a,
+  module.def("sample_first", &sample_first, "plan"_a,
              "Place in its group of the rank with each sample's first block; empty: the first.");
   module.def("origin", &origin, "plan"_a, "Source, document, first token: int64 [samples, 3].");
   module.def("packs", &packs, "plan"_a, "All MicroPacks, as tuples and two arrays.");

@@ -24,9 +24,11 @@ struct PackLoad {
   std::int64_t ranks = 1;     ///< that compute it together: those of the group, of weight packs 1
   Tokens kv_received;         ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;          ///< tokens whose queries arrive from other ranks
-  // Of the above what this rank attends to by itself although ranks compute the pack together:
-  // slices of samples that one of them owns up to their end.
-  std::int64_t alone_pairs2 = 0, alone_filled_pairs2 = 0, alone_keys = 0;
+  /// Of `pairs2` those of slices that one rank of several owns up to their end, so that it attends
+  /// to them by itself; the same of the others below.
+  std::int64_t alone_pairs2 = 0;
+  std::int64_t alone_filled_pairs2 = 0;  ///< of `filled_pairs2`
+  std::int64_t alone_keys = 0;           ///< of `keys`
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
 };
 
