@@ -156,8 +156,11 @@ inline void add_slot(PackLoad& load, const Plan& plan, const MicroPack& pack, st
                      std::size_t rank) {
   const Slice& slice = pack.slices[slot];
   const Tokens tile{plan.cluster.tile_tokens};
+  // Of a rank alone nobody has to look samples up, which lie far apart in memory.
+  if (plan.groups[index(pack.group)].size() == 1) {
+    return add_slice(load, slice, RingMode::pass_kv, CpShard{}, tile);
+  }
   const CpShard shard = cp_shard_of(plan, slice.sample, rank);
-  if (shard.ranks == 1) return add_slice(load, slice, RingMode::pass_kv, shard, tile);
   if (plan.version < 3 || !shard.undivided(slice.end)) {
     return add_slice(load, slice, pack.exchange[slot], shard, tile);
   }
@@ -179,14 +182,17 @@ namespace detail {
 
 [[nodiscard]] inline PackLoad load_without_runs(const Plan& plan, PackId id, std::size_t rank) {
   const MicroPack& pack = plan.micropacks[index(id)];
+  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
   PackLoad load;
   if (pack.pass == Pass::weight) {
     for (const Slice& slice : pack.slices) {
-      load.tokens += cp_shard_of(plan, slice.sample, rank).between(slice.begin, slice.end);
+      load.tokens += ranks == 1
+                         ? slice.length()
+                         : cp_shard_of(plan, slice.sample, rank).between(slice.begin, slice.end);
     }
     return load;
   }
-  load.ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+  load.ranks = ranks;
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
     add_slot(load, plan, pack, slot, rank);
   }
@@ -208,9 +214,14 @@ struct SavedPiece {
                                              std::size_t rank) {
   std::int64_t runs = 0;
   const SavedPiece* open = nullptr;
+  const bool alone =
+      pieces.empty() || plan.groups[index(plan.micropacks[pieces.front().pack].group)].size() == 1;
+  const auto owns_some = [&](SampleId sample, Tokens begin, Tokens end) {
+    const CpShard shard = alone ? CpShard{} : cp_shard_of(plan, sample, rank);
+    return shard.between(begin, end).value > 0;
+  };
   const auto owns = [&](const SavedPiece& piece, Tokens begin, Tokens end) {
-    const SampleId sample = plan.micropacks[piece.pack].slices[piece.slot].sample;
-    return cp_shard_of(plan, sample, rank).between(begin, end).value > 0;
+    return owns_some(plan.micropacks[piece.pack].slices[piece.slot].sample, begin, end);
   };
   for (const SavedPiece& piece : pieces) {
     if (!owns(piece, piece.begin, piece.end)) continue;
@@ -219,8 +230,7 @@ struct SavedPiece {
                   !owns(piece, piece.slice_begin, piece.begin);
     for (std::size_t slot = joined ? open->slot + 1 : piece.slot; slot < piece.slot; ++slot) {
       const Slice& between = plan.micropacks[piece.pack].slices[slot];
-      const CpShard shard = cp_shard_of(plan, between.sample, rank);
-      if (shard.between(between.begin, between.end).value == 0) continue;
+      if (!owns_some(between.sample, between.begin, between.end)) continue;
       joined = false;
       break;
     }
