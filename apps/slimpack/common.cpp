@@ -92,6 +92,8 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--max-cp,--merge", options.max_cp,
       "most ranks a context-parallel group may have: auto, off or a number");
   add("--optimizer", options.optimizer, "optimizer state: sharded or replicated");
+  add("--weight-state", options.weight_state,
+      "weights and gradients: replicated, sharded (on one stage) or auto");
   add("--runtime", options.runtime,
       "what executes the plan: any, or torch, PyTorch's pipeline runtime");
   add("--context", options.context, "longest sample, in tokens");
@@ -170,7 +172,8 @@ void check_request_for(const planners::PlannerInfo& planner, const planners::Pla
   const auto splits = [&](const planners::SlimpackVariant& variant) {
     return variant.name == planner.name && variant.options.weights;
   };
-  planners::check_request(request, std::ranges::any_of(planners::kSlimpackVariants, splits));
+  planners::check_request(request, std::ranges::any_of(planners::kSlimpackVariants, splits),
+                          planner.name == planners::kSlimpackVariants.front().name);
 }
 
 namespace {
@@ -251,6 +254,9 @@ void refuse_overlong(const LengthSet& lengths, Tokens context) {
     return text == "off" ? std::int32_t{1} : parse_count("--max-cp", text);
   });
   request.optimizer = parse_word<OptimizerState>("--optimizer", options.optimizer);
+  request.weight_state = unless("auto", options.weight_state, [](const auto& text) {
+    return parse_word<WeightState>("--weight-state", text, "auto");
+  });
   request.runtime = parse_word<planners::Runtime>("--runtime", options.runtime);
   if (request.runtime == planners::Runtime::torch) {
     require(request.tp == 1, "--tp: must be 1 with --runtime torch", request.tp);

@@ -32,7 +32,7 @@ struct CommonOptions {
   std::string dp = "1", pp = "1", tp = "1";
   std::string chunks = "auto", head = "auto", recompute = "auto", weights = "auto";
   std::string granularity = "128", max_units = "auto", max_cp = "auto";
-  std::string optimizer = "sharded", runtime = "any";
+  std::string optimizer = "sharded", weight_state = "auto", runtime = "any";
   std::string context = "131072", overlong = "error";
   std::string batch_tokens, batch_samples;
   std::uint64_t step = 0;

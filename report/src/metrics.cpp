@@ -114,10 +114,6 @@ Metrics metrics_of(const planners::SimulationOnlyPlan& step,
                    const sim::PlanSimulation& simulation) {
   Metrics metrics = metrics_of(step.plan, simulation);
   if (step.exchange) metrics.communication.exchange = *step.exchange;
-  if (!step.not_held.empty()) {
-    const DeviceSchedule& fullest = step.plan.schedule[index(metrics.peak_device)];
-    metrics.peak -= step.not_held[static_cast<std::size_t>(fullest.pp)];
-  }
   return metrics;
 }
 

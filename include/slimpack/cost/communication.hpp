@@ -2,6 +2,7 @@
 // Bytes that a plan sends from device to device, by purpose.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +13,7 @@
 #include "slimpack/cost/unit_bytes.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/pack_rounds.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 
@@ -32,6 +34,24 @@ struct CommunicationBytes {
   }
   friend bool operator==(const CommunicationBytes&, const CommunicationBytes&) = default;
 };
+
+/// How often all weights are gathered, and their gradients summed, in a step: once each, or where
+/// ranks share weights by F and B, and by B, of every round. O(packs x ranks).
+struct WeightRounds {
+  std::int64_t gathers = 1, scatters = 1;
+};
+[[nodiscard]] inline WeightRounds weight_rounds(const Plan& plan) {
+  if (plan.memory.weights == WeightState::replicated) return {};
+  const PackRounds rounds(plan);
+  WeightRounds most{0, 0};
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const auto nth = static_cast<std::int64_t>(rounds.of(i)) + 1;
+    if (plan.micropacks[i].pass == Pass::forward) most.gathers = std::max(most.gathers, nth);
+    if (plan.micropacks[i].pass == Pass::backward) most.scatters = std::max(most.scatters, nth);
+  }
+  most.gathers += most.scatters;
+  return most;
+}
 
 /// Counts what the plan sends. A ring over n devices sends n - 1 times the bytes it reduces or
 /// gathers, twice for an all-reduce. O(slices x ranks).
@@ -71,10 +91,11 @@ struct CommunicationBytes {
   }
   const bool sharded_state = plan.memory.optimizer == OptimizerState::sharded;
   const std::int64_t collectives = sharded_state ? 1 : 2;
+  const WeightRounds rounds = weight_rounds(plan);
   for (std::int32_t stage = 0; stage < plan.parallel.pp; ++stage) {
-    const std::int64_t weights = device_weights(plan, stage).total();
-    bytes.reduction.value += (dp - 1) * collectives * weights * plan.memory.gradient_bytes;
-    if (sharded_state) bytes.gathering.value += (dp - 1) * weights * model.bytes_per_element;
+    const std::int64_t weights = (dp - 1) * device_weights(plan, stage).total();
+    bytes.reduction.value += rounds.scatters * collectives * weights * plan.memory.gradient_bytes;
+    if (sharded_state) bytes.gathering.value += rounds.gathers * weights * model.bytes_per_element;
   }
   if (const auto tied = static_cast<std::int64_t>(tied_stages(plan).size()); tied > 1) {
     bytes.reduction.value +=

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <variant>
@@ -21,6 +23,8 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/stage_load.hpp"
 #include "slimpack/cost/unit_times.hpp"
+#include "slimpack/cost/weight_traffic.hpp"
+#include "slimpack/plan/pack_rounds.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -88,7 +92,8 @@ class PricedPlan {
   }
 
   /// F or B of a pack on one virtual stage: the slowest of the group's ranks, whose ring ends
-  /// together. Where what travels comes home (B, and F with queries that travel), each has the
+  /// together; where ranks share weights the slowest of all ranks, with what these send
+  /// (`weight_traffic`). Where what travels comes home (B, and F with queries that travel), each has the
   /// attention of the rank that has most. W of a weight pack: the slowest of them too.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     const std::size_t kind =
@@ -161,6 +166,9 @@ class PricedPlan {
   template <CostModel Model>
   void price_stages(const Plan& plan, const Links& links, const std::optional<LinkShares>& shares,
                     const Model& model);
+  template <CostModel Model>
+  void add_weight_traffic(const Plan& plan, const Links& links,
+                          const std::optional<LinkShares>& shares, const Model& model);
 
   std::size_t virtual_stages_ = 1, stages_ = 1;
   std::vector<std::size_t> group_;          // of a pack
@@ -382,6 +390,58 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     if (shares) shares->add(id, loads, *this);
   });
   price_stages(plan, links, shares, model);
+  if (plan.memory.weights == WeightState::sharded && plan.parallel.pp == 1) {
+    add_weight_traffic(plan, links, shares, model);
+  }
+}
+
+/// Ranks that share weights run MicroPack after MicroPack of a pass together: each F and B lasts as
+/// long as the slowest of its round, and B waits besides for the round's longest H.
+template <CostModel Model>
+void PricedPlan::add_weight_traffic(const Plan& plan, const Links& links,
+                                    const std::optional<LinkShares>& shares, const Model& model) {
+  const WeightTraffic traffic = weight_traffic(plan, links, model, 0);
+  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<Nanos> times{traffic.gather, traffic.gather + traffic.scatter};
+  if (shares) times = shares->beside_units(times, 0, links.ranks(all, 0));
+  const PackRounds rounds(plan);
+  struct Round {
+    std::array<Nanos, 2> slowest;  // F and B
+    Nanos head;
+  };
+  std::vector<Round> slowest(rounds.count());
+  std::vector<Nanos> heads(rounds.count() * all.size());  // by round and rank
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    if (pack.pass == Pass::weight) continue;
+    Round& round = slowest[rounds.of(i)];
+    Nanos& most = round.slowest[pack.pass == Pass::forward ? 0 : 1];
+    most = std::max(most, compute_[first_compute_[i]]);  // stages are one, and so are kinds of them
+    if (pack.pass != Pass::forward) continue;
+    const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      const Nanos own = ranked_[first_rank_[i] + place].head;
+      round.head = std::max(round.head, own);
+      heads[rounds.of(i) * all.size() + static_cast<std::size_t>(ranks[place])] = own;
+    }
+  }
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    if (pack.pass == Pass::weight) continue;
+    const Round& round = slowest[rounds.of(i)];
+    const std::size_t pass = pack.pass == Pass::forward ? 0 : 1;
+    Nanos unit = with_traffic(round.slowest[pass], times[pass], traffic.layers,
+                              plan.cluster.small.collective_compute);
+    if (pack.pass == Pass::backward) {
+      Nanos own;
+      for (const std::int32_t dp : plan.groups[index(pack.group)]) {
+        own = std::max(own, heads[rounds.of(i) * all.size() + static_cast<std::size_t>(dp)]);
+      }
+      unit += round.head - own;
+    }
+    compute_[first_compute_[i]] = unit;
+  }
 }
 
 template <CostModel Model>
@@ -389,7 +449,9 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links,
                               const std::optional<LinkShares>& shares, const Model& model) {
   const std::int64_t tp = plan.parallel.tp;
   const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
-  const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
+  // Where ranks share weights, B has summed gradients, and the next F gathers what O updates.
+  const bool shared = plan.memory.weights == WeightState::sharded;
+  const bool sharded = !shared && plan.memory.optimizer == OptimizerState::sharded;
   std::vector<std::int32_t> all;
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) all.push_back(dp);
   const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
@@ -402,6 +464,7 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links,
       times.push_back(model.reduce(bytes, plan.parallel.dp, link));
     }
     if (shares) times = shares->beside_units(times, pp, link);
+    if (shared) times.assign(chunks, Nanos{});
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
       reduce_[chunk * stages_ + static_cast<std::size_t>(pp)] = times[chunk];
     }

@@ -354,8 +354,26 @@ struct StaticBytes {
   return layers * part(model.layer_matrix_weights()) + (embedding + head + norms) * model.hidden;
 }
 
+/// Weights that are whole at one time on a tensor-parallel device of stage `pp` whose ranks share
+/// them, at most: a layer's, the embedding's, or the head's with the final norm. O(stages).
+[[nodiscard]] constexpr std::int64_t gathered_weights(const Plan& plan, std::int32_t pp) noexcept {
+  const ModelShape& model = plan.model;
+  const std::int64_t tp = splits_rows(plan) ? plan.parallel.tp : 1;
+  const auto part = [&](std::int64_t all) { return (all + tp - 1) / tp; };
+  std::int64_t most = 0;
+  for (const Stage& stage : plan.stages) {
+    if (stage.pp != pp || stage.layers() == 0) continue;
+    most = std::max(most, part(model.layer_matrix_weights()) + 2 * model.hidden);
+  }
+  if (pp == 0) most = std::max(most, part(model.vocab) * model.hidden);
+  const std::int64_t norm = pp == plan.parallel.pp - 1 ? 1 : 0;
+  return std::max(most, (part(head_rows(plan, pp)) + norm) * model.hidden);
+}
+
 /// Weights, gradients and optimizer state of one tensor-parallel device of stage `pp`, of the one
-/// that holds most. In version 1 of plans they are a tp-th of the stage's. O(stages).
+/// that holds most. In version 1 of plans they are a tp-th of the stage's. Where ranks share
+/// weights, each holds one part of them and of their gradients, the weights of two layers whole and
+/// the gradients of one (`gathered_weights`). O(stages).
 [[nodiscard]] constexpr StaticBytes static_bytes(const Plan& plan, std::int32_t pp) noexcept {
   const bool split = splits_rows(plan);
   const std::int64_t weights = split ? held_weights(plan, pp) : device_weights(plan, pp).total();
@@ -364,8 +382,15 @@ struct StaticBytes {
   };
   const std::int64_t tp = split ? 1 : plan.parallel.tp;
   const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
-  return {part(weights * plan.model.bytes_per_element, tp),
-          part(weights * plan.memory.gradient_bytes, tp),
+  std::int64_t held = weights, gradients = weights;
+  if (plan.memory.weights == WeightState::sharded) {
+    const std::int64_t own = (weights + plan.parallel.dp - 1) / plan.parallel.dp;
+    const std::int64_t whole = gathered_weights(plan, pp);
+    held = own + 2 * whole;
+    gradients = own + whole;
+  }
+  return {part(held * plan.model.bytes_per_element, tp),
+          part(gradients * plan.memory.gradient_bytes, tp),
           part(weights * state_bytes(plan.model), sharded ? tp * plan.parallel.dp : tp)};
 }
 

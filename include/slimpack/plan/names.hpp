@@ -34,6 +34,8 @@ template <>
 inline constexpr std::array<std::string_view, 2> kWords<LmHead>{"last", "shard"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<OptimizerState>{"sharded", "replicated"};
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<WeightState>{"replicated", "sharded"};
 
 /// An enumeration that has words.
 template <class Type>

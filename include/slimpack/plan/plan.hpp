@@ -153,6 +153,10 @@ struct Parallel {
 /// Whether data-parallel ranks share the optimizer state or each hold all of it.
 enum class OptimizerState : std::uint8_t { sharded, replicated };
 
+/// Whether each data-parallel rank holds all weights and gradients of its stage, or one part of
+/// both and gathers the weights of a layer before it runs it (ZeRO-3; docs/equations.md).
+enum class WeightState : std::uint8_t { replicated, sharded };
+
 /// The memory rules of a device (rule 7; docs/equations.md).
 struct MemorySpec {
   Bytes capacity;                                      ///< of one device
@@ -162,6 +166,7 @@ struct MemorySpec {
   Tokens page_tokens{128};          ///< keys and values are allocated in pages of so many tokens
   Tokens cp_block_tokens{512};      ///< blocks in which ranks own a sample (CpShard)
   Tokens head_tile{1024};           ///< tokens whose logits exist at one time
+  WeightState weights = WeightState::replicated;  ///< and gradients; sharded since version 3
   friend bool operator==(const MemorySpec&, const MemorySpec&) = default;
 };
 

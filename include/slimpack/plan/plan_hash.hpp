@@ -107,6 +107,8 @@ class PlanHasher {
   void add(const MemorySpec& memory) noexcept {
     add(memory.capacity), add(memory.reserved), add(memory.optimizer), add(memory.gradient_bytes);
     add(memory.page_tokens), add(memory.cp_block_tokens), add(memory.head_tile);
+    // Plans without it keep the hash that they had before there was any.
+    if (memory.weights == WeightState::sharded) add(memory.weights);
   }
 
   [[nodiscard]] PlanHash value() const noexcept { return {high_, low_}; }

@@ -100,6 +100,15 @@ inline void check_runtime(const PlanRequest& request) {
           "fewer layers on the last stage must be 0 with runtime torch");
 }
 
+/// Whether ranks may share weights in plans of the request: on one stage, where all of them may
+/// share samples too, and B computes the gradients of weights.
+[[nodiscard]] inline bool can_shard_weights(const PlanRequest& request) {
+  return request.pp == 1 && request.dp > 1 && request.chunks.value_or(1) == 1 &&
+         request.optimizer == OptimizerState::sharded &&
+         request.weights != WeightGradients::apart && request.runtime == Runtime::any &&
+         request.max_cp.value_or(request.dp) >= request.dp;
+}
+
 inline void check_batch(const PlanRequest& request) {
   const Batch& batch = request.batch;
   require(!batch.samples.empty(), "batch: there must be at least one sample");
@@ -166,15 +175,21 @@ inline void check_memory(const MemoryOverrides& memory) {
 /// bounds, budget and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each
 /// of the pp x chunks virtual stages, on the last one also with `fewer_last_layers`; what
 /// `runtime` asks for; at least one sample, none longer than the context, all from known documents;
-/// at least one target; sizes and rates > 0; weights apart only where the planner `splits` B.
-/// O(samples).
-inline void check_request(const PlanRequest& request, bool splits = false) {
+/// at least one target; sizes and rates > 0; weights apart only where the planner `splits` B, and
+/// sharded only where it `shards` them and the request allows it. O(samples).
+inline void check_request(const PlanRequest& request, bool splits = false, bool shards = false) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);
   detail::check_degrees(request);
   detail::check_runtime(request);
   require(splits || request.weights != WeightGradients::apart,
           "weights must not be apart with a planner that computes them in B");
+  if (request.weight_state == WeightState::sharded) {
+    require(shards, "weight state must not be sharded with a planner that keeps weights whole");
+    require(detail::can_shard_weights(request),
+            "weight state must be sharded only with pp 1, chunks 1, several ranks that all may "
+            "share a sample, sharded optimizer state, weights computed in B, and any runtime");
+  }
   require(request.granularity.value >= 1, "granularity must be >= 1", request.granularity.value);
   if (request.max_units)
     require(*request.max_units >= 1, "max-units must be >= 1", *request.max_units);

@@ -112,6 +112,9 @@ struct PlanRequest {
   std::optional<std::int64_t> max_units;  ///< most MicroPacks of a pass and rank
   std::optional<std::int32_t> max_cp;     ///< most ranks of a CP group; 1: each is alone
   OptimizerState optimizer = OptimizerState::sharded;  ///< over the data-parallel ranks
+  /// Whether data-parallel ranks share weights and gradients; `sharded` is known to slimpack and
+  /// FlexSP alone.
+  std::optional<WeightState> weight_state;
   Tokens context{131072};                              ///< longest sample that the step may hold
   /// Planners of published systems: no more than the publication has (docs/planners.md).
   bool as_published = false;
@@ -134,10 +137,6 @@ struct SimulationOnlyPlan {
   std::string unsupported_feature;  ///< what no plan can say, "attention work between stages"
   /// What ranks or stages exchange inside units; absent: what the plan's groups do.
   std::optional<Bytes> exchange = {};
-  /// Bytes that the plan's memory rules count on a device of each stage and the system does not
-  /// hold; empty: none. The prediction's peaks are without them, and where there are any the plan
-  /// alone may need more memory than there is.
-  std::vector<Bytes> not_held = {};
 };
 
 /// A plan to execute, why there is none, or a step that is only simulated.

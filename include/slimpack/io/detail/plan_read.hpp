@@ -41,7 +41,7 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
               "must have " + std::to_string(size) + " elements, " + std::string(what));
 }
 
-[[nodiscard]] inline MemorySpec read_memory(const JsonReader& object) {
+[[nodiscard]] inline MemorySpec read_memory(const JsonReader& object, std::int32_t version) {
   MemorySpec memory;
   memory.capacity.value = object.at("capacity").integer(0, kMostBytes);
   memory.reserved.value = object.at("reserved").integer(0, kMostBytes);
@@ -51,6 +51,10 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
   memory.cp_block_tokens.value = object.at("share_tokens").integer(1, kLongestSample);
   if (const auto tile = object.find("head_tile")) {
     memory.head_tile.value = tile->integer(1, kLongestSample);
+  }
+  if (const auto weights = object.find("weights")) {
+    weights->check(version >= 3, "is known from version 3 of plans on");
+    memory.weights = weights->choice<WeightState>();
   }
   return memory;
 }
@@ -364,7 +368,7 @@ inline void check_countable(const JsonReader& root, const Plan& plan) {
   plan.model = read_model(root.at("model"));
   plan.cluster = read_cluster(root.at("cluster"));
   plan.cost = read_cost(root.at("cost"));
-  plan.memory = read_memory(root.at("memory"));
+  plan.memory = read_memory(root.at("memory"), plan.version);
   plan.parallel = read_parallel(root.at("parallel"));
   read_sources(root.at("sources"), plan);
   read_samples(root, plan);

@@ -23,6 +23,7 @@ inline void write_memory(JsonWriter& out, const MemorySpec& memory) {
   out.begin_object().key("capacity").number(memory.capacity.value);
   out.key("reserved").number(memory.reserved.value);
   out.key("optimizer").text(to_string(memory.optimizer));
+  if (memory.weights == WeightState::sharded) out.key("weights").text(to_string(memory.weights));
   out.key("gradient_bytes").number(memory.gradient_bytes);
   out.key("page_tokens").number(memory.page_tokens.value);
   out.key("share_tokens").number(memory.cp_block_tokens.value);

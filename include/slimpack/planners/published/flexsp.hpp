@@ -18,14 +18,15 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/cost/links.hpp"
 #include "slimpack/cost/unit_time_overrides.hpp"
+#include "slimpack/cost/weight_traffic.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/published/detail/flexsp_groups.hpp"
+#include "slimpack/planners/search/detail/sp_groups.hpp"
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
-#include "slimpack/planners/published/detail/sharded_weights.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
-#include "slimpack/planners/published/detail/token_capacity.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
@@ -55,7 +56,7 @@ namespace detail {
 class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
  public:
   FlexSpCandidates(const PlanRequest& request, std::string_view planner)
-      : CandidateBase(request, planner), not_held_(bytes_not_held(plan_frame(request, planner))) {
+      : CandidateBase(request, planner) {
     const std::int64_t heads = request.model.heads / request.tp;
     const std::int32_t most = largest_group(request);
     for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
@@ -64,7 +65,8 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     space_.add("recompute", &FlexSpSettings::recompute, mode_choices(request),
                {.ordered = true, .memory = true});
     std::vector<bool> sharding{false};
-    if (request.dp > 1 && request.optimizer == OptimizerState::sharded) {
+    if (request.dp > 1 && request.optimizer == OptimizerState::sharded &&
+        request.weight_state != WeightState::replicated) {
       sharding = request.as_published ? std::vector{true} : std::vector{true, false};
     }
     space_.add("shard_weights", &FlexSpSettings::shard_weights, sharding);
@@ -81,28 +83,26 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
   [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {
     const std::vector<SharedBatch> batches = batches_of(settings);
     Plan plan = share_batches(request_, planner_, settings, batches);
+    if (settings.shard_weights) {
+      plan.version = kPlanVersion;
+      plan.memory.weights = WeightState::sharded;
+    }
     Bytes exchanged;
-    std::vector<Bytes> not_held;
     std::vector<Nanos> compute;
     const PricedPlan prices(plan);
     std::visit(
         [&](const auto& model) {
           compute = price(plan, model, exchanged);
-          if (!settings.shard_weights) return;
-          ShardedWeights sharded = sharded_weights(plan, model);
-          exchanged += in_rounds(plan, batches, prices, sharded, compute);
-          not_held = std::move(sharded.not_held);
+          if (settings.shard_weights) in_rounds(plan, batches, prices, model, compute);
         },
         make_model(plan));
     UnitTimeOverrides times(plan, prices, std::move(compute));
-    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, request_.runtime,
-                    not_held);
+    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, request_.runtime);
     const bool groups = plan.parallel.max_cp > 1;
     if (!groups && !settings.shard_weights) return plan;
     return SimulationOnlyPlan{
         std::move(plan), std::move(times),
-        groups ? "exchange of heads between ranks" : "weights sharded over ranks", exchanged,
-        std::move(not_held)};
+        groups ? "exchange of heads between ranks" : "weights sharded over ranks", exchanged};
   }
   void describe(const FlexSpSettings& settings, const Plan& plan, SettingTexts& texts) const {
     texts["micro_batches"] = std::to_string(count(settings));
@@ -143,8 +143,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
   [[nodiscard]] Tokens capacity(const FlexSpSettings& settings) const {
     return {std::max<std::int64_t>(
         1, token_capacity(request_, settings.recompute.lean,
-                          settings.shard_weights ? std::span<const Bytes>(not_held_)
-                                                 : std::span<const Bytes>())
+                          settings.shard_weights ? WeightState::sharded : WeightState::replicated)
                    .value /
                4 * settings.room)};
   }
@@ -193,14 +192,18 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
   }
 
   /// Adds the traffic of sharded weights to F and B of a plan's rounds and lets every unit of a
-  /// round last as long as its slowest, H too: all ranks gather each layer together. Returns the
-  /// bytes moved. O(packs x stages).
-  [[nodiscard]] static Bytes in_rounds(const Plan& plan, std::span<const SharedBatch> batches,
-                                       const PricedPlan& prices, const ShardedWeights& sharded,
-                                       std::vector<Nanos>& compute) {
+  /// round last as long as its slowest, H too: all ranks gather each layer together. O(packs x
+  /// stages).
+  template <CostModel Model>
+  static void in_rounds(const Plan& plan, std::span<const SharedBatch> batches,
+                        const PricedPlan& prices, const Model& model, std::vector<Nanos>& compute) {
     const auto stages = static_cast<std::size_t>(plan.parallel.pp);
-    std::int64_t bytes = 0;
-    const std::int32_t last = batches.back().round;
+    const Links links(plan);
+    std::vector<WeightTraffic> traffic;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      traffic.push_back(weight_traffic(plan, links, model, pp));
+    }
+    const double share = plan.cluster.small.collective_compute;
     const auto head_of = [&](std::size_t i, std::size_t stage) {
       Nanos longest;
       if (plan.parallel.head == LmHead::last && stage + 1 < stages) return longest;
@@ -220,24 +223,18 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
           backward = std::max(backward, compute[(2 * i + 1) * stages + stage]);
           head = std::max(head, head_of(i, stage));
         }
-        const Nanos gather = sharded.gather[stage];
-        const Nanos scatter = round == last ? Nanos{} : sharded.scatter[stage];
-        forward = with_traffic(forward, round == 0 ? Nanos{} : gather, sharded.layers[stage]);
-        backward = with_traffic(backward, gather + scatter, sharded.layers[stage]);
+        const auto& [layers, gather, scatter] = traffic[stage];
+        forward = with_traffic(forward, gather, layers, share);
+        backward = with_traffic(backward, gather + scatter, layers, share);
         for (std::size_t i = first; i < end; ++i) {
           compute[2 * i * stages + stage] = forward;
           compute[(2 * i + 1) * stages + stage] = backward + (head - head_of(i, stage));
         }
-        const std::int64_t gathers = round == 0 ? 1 : 2;
-        bytes += sharded.moved[stage] * (gathers * plan.model.bytes_per_element +
-                                         (round == last ? 0 : plan.memory.gradient_bytes));
       }
     }
-    return Bytes{bytes};
   }
 
   std::size_t degrees_ = 0;      ///< groups of 1, 2, 4 .. ranks
-  std::vector<Bytes> not_held_;  ///< where weights are sharded
 };
 
 }  // namespace detail

@@ -19,7 +19,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/hybrid_cp_rounds.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
-#include "slimpack/planners/published/detail/token_capacity.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"

@@ -184,7 +184,7 @@ class BoundTerms {
     const std::int32_t pp = virtual_stages_.stage(i), chunk = virtual_stages_.chunk(i);
     const std::int64_t layers = chunk_layers(plan_, pp, chunk), tp = plan_.parallel.tp;
     const std::int64_t weights = reduced_weights(plan_, pp, chunk);
-    if (weights == 0) return {};
+    if (weights == 0 || plan_.memory.weights == WeightState::sharded) return {};
     const Bytes bytes{(weights * plan_.memory.gradient_bytes + tp - 1) / tp};
     const std::int64_t all = over_links([&](const Link& link) {
                                return model_.reduce(bytes, plan_.parallel.dp, link);
@@ -194,7 +194,8 @@ class BoundTerms {
     return Nanos{all - static_cast<std::int64_t>(Int128{all} * earlier / weights)};
   }
   [[nodiscard]] Nanos optimizer(std::int32_t pp) const {
-    const bool sharded = plan_.memory.optimizer == OptimizerState::sharded;
+    const bool sharded = plan_.memory.optimizer == OptimizerState::sharded &&
+                         plan_.memory.weights == WeightState::replicated;
     const std::int64_t tp = plan_.parallel.tp;
     const std::int64_t weights = device_weights(plan_, pp).total() * plan_.model.bytes_per_element;
     const Bytes gathered{sharded ? (weights + tp - 1) / tp : 0};

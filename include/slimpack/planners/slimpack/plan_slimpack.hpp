@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How slimpack plans a step. Reading order: settings.hpp (what is decided), problem.hpp,
 // assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a score), estimate.hpp
-// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp, this.
+// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp, rounds.hpp
+// (plans whose ranks share weights), this.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +30,7 @@
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/planners/slimpack/refine.hpp"
+#include "slimpack/planners/slimpack/rounds.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slimpack.hpp"
 #include "slimpack/planners/slimpack/space.hpp"
@@ -302,114 +304,166 @@ class SlimpackSearch {
   int spare_;
 };
 
+/// Replaces an outcome by a better one. One without settings is none: its budget did not pay for a
+/// plan.
+inline void keep_better(std::optional<PlanOutcome>& best, PlanOutcome outcome) {
+  if (best && outcome.settings.empty()) return;
+  if (!best || time_of(outcome) < time_of(*best) ||
+      (time_of(*best) == Nanos::max() && time_of(outcome) == Nanos::max())) {
+    best = std::move(outcome);
+  }
+}
+
+/// The searches of a request in the spaces of one problem.
+class SlimpackSearches {
+ public:
+  /// All must outlive it; the request must have passed `check_request`. `best` is the best that has
+  /// been kept.
+  SlimpackSearches(const PlanRequest& request, const SlimpackProblem& problem,
+                   SimulationCounter& counter, std::optional<PlanOutcome>& best)
+      : request_(request),
+        problem_(problem),
+        scores_(problem_),
+        counter_(counter),
+        best_(best) {}
+
+  /// Searches a space. What is known already is given back at the end: what one stage may spend
+  /// depends on no other. `shares`: only where ranks share samples.
+  void search(const SlimpackOptions& part, const std::vector<SlimpackStage>& stages,
+              bool shares = false) {
+    const std::vector<SlimpackOptions> begins = slimpack_begins(request_, part);
+    std::optional<SettingPoint> begin;
+    found_.clear();
+    for (const SlimpackStage& stage : stages) {
+      std::vector<SettingPoint> starts;  // of the first of them
+      for (const SlimpackOptions& options_of : begins) {
+        const bool again = &options_of != &begins.front();
+        if (again && stage.effort == Effort::fast) continue;
+        SlimpackSpace values = slimpack_space(problem_, options_of, stage.effort);
+        if (again && values.starts() == starts) continue;
+        if (begins.size() > 1) starts = values.starts();
+        if (shares) values.require_that(&SlimpackSettings::shares);
+        const SlimpackCandidates candidates(scores_, values);
+        SlimpackSearch one(problem_, values, candidates, stage, counter_);
+        if (begin && stage.effort == Effort::normal && has_many_samples(request_)) {
+          one.begin_at(*begin);
+        }
+        keep(one.run());
+        begin = one.best();
+        found_.push_back(one.found());
+      }
+    }
+    counter_.give_back(scores_.take_repeated());
+  }
+
+  /// All searches of the request with the ideas of the problem.
+  void run() {
+    const std::vector<SlimpackOptions> parts = slimpack_parts(request_, problem_.options());
+    for (const SlimpackOptions& part : parts) {
+      // Where no setting has more values with an idea, the space without it is that of the last
+      // part, which may be that of the first and has what the others leave.
+      const bool first = &part == &parts.front();
+      const bool last = &part == &parts.back();
+      if (!first && !last && sizes(part) == sizes(parts.back())) continue;
+      if (!first && last && (sizes(part) == sizes(parts.front()) || !pays_for_more())) continue;
+      search(part, slimpack_stages(request_, counter_));
+    }
+    if (parts.size() > 1) go_on(parts);
+  }
+
+ private:
+  void go_on(const std::vector<SlimpackOptions>& parts) {
+    std::vector<SearchResult> all;  // of a longer search with all ideas
+    for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
+      if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
+      if (!pays_for_more()) break;
+      search(*part, longer_stages(request_, counter_));
+      if (part == &parts.front()) all = std::exchange(found_, {});
+    }
+    // Settings with which ranks share are tried too seldom beside those that take so much less of a
+    // budget: where one rank has more than its part, what is left is for them alone.
+    const Plan* plan = plan_in(best_->result);
+    if (parts.front().merging && request_.max_cp != 1 && plan != nullptr && is_uneven(*plan) &&
+        pays_for_more()) {
+      std::vector<SlimpackStage> stages = longer_stages(request_, counter_);
+      for (SlimpackStage& stage : stages) stage.end = 0;
+      search(parts.front(), stages, true);
+    }
+    // Where attention is made again because memory is so short, blocks that hold samples of groups
+    // whole may keep it: the gradients of their keys exist on one chunk at a time.
+    if (const Plan* best_plan = plan_in(best_->result); request_.pp > 1 && best_plan != nullptr &&
+                                                        recomputes_attention(*best_plan) &&
+                                                        pays_for_more()) {
+      SlimpackOptions part = parts.front();
+      part.group_blocks = true;
+      search(part, slimpack_stages(request_, counter_));
+    }
+    const std::vector<SlimpackOptions> fitting = fitting_parts(request_, parts);
+    if (!fitting.empty() && pays_for_more()) {
+      search(fitting.front(), slimpack_stages(request_, counter_));
+    }
+    const SlimpackSpace values = slimpack_space(problem_, parts.front(), request_.effort);
+    const SlimpackCandidates candidates(scores_, values);
+    const std::vector<SlimpackStage> kicks = kick_stages(request_, counter_);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      SlimpackSearch one(problem_, values, candidates, kicks[i], counter_);
+      keep(one.kick(std::move(all[i])));
+    }
+    counter_.give_back(scores_.take_repeated());
+    for (const SlimpackOptions& part : fitting) {
+      if (&part != &fitting.front()) search(part, slimpack_stages(request_, counter_));
+    }
+    counter_.give_back(scores_.take_repeated());
+  }
+
+  void keep(PlanOutcome outcome) { keep_better(best_, std::move(outcome)); }
+  [[nodiscard]] std::vector<std::size_t> sizes(const SlimpackOptions& part) const {
+    return slimpack_space(problem_, part, request_.effort).sizes();
+  }
+  [[nodiscard]] bool pays_for_more() const noexcept {
+    return detail::pays_for_more(request_, counter_);
+  }
+
+  const PlanRequest& request_;
+  const SlimpackProblem& problem_;
+  SlimpackScores scores_;
+  SimulationCounter& counter_;
+  std::optional<PlanOutcome>& best_;
+  std::vector<SearchResult> found_;  // by the stages of the last search
+};
+
 }  // namespace detail
 
 SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std::string_view name,
                                                 const SlimpackOptions& options) {
   const double cpu_start = thread_seconds();
-  check_request(request, options.weights);
-  const SlimpackProblem problem(request, name, options);
-  const SlimpackScores scores(problem);
+  const bool all_ideas = options == SlimpackOptions{};
+  check_request(request, options.weights, all_ideas);
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
-  std::vector<SearchResult> found;  // by the stages of the last search
-  const auto keep = [&](PlanOutcome outcome) {
-    if (best && outcome.settings.empty()) return;  // its budget did not pay for a plan
-    if (!best || detail::time_of(outcome) < detail::time_of(*best) ||
-        (detail::time_of(*best) == Nanos::max() && detail::time_of(outcome) == Nanos::max())) {
-      best = std::move(outcome);
-    }
+  const bool sharding = all_ideas && request.weight_state != WeightState::replicated &&
+                        detail::can_shard_weights(request);
+  const bool replicating = request.weight_state != WeightState::sharded &&
+                           !(sharding && detail::lacks_whole_weights(request));
+  std::optional<SlimpackProblem> problem;
+  const auto shard = [&] {
+    SlimpackOptions sharded = options;
+    sharded.shard_weights = true;
+    problem.emplace(request, name, sharded);
+    detail::keep_better(best, choose(request, detail::RoundCandidates(*problem, name), counter));
   };
-  // What is known already is given back at the end: what one stage may spend depends on no other.
-  const auto search = [&](const SlimpackOptions& part,
-                          const std::vector<detail::SlimpackStage>& stages, bool shares = false) {
-    const std::vector<SlimpackOptions> begins = detail::slimpack_begins(request, part);
-    std::optional<SettingPoint> begin;
-    found.clear();
-    for (const detail::SlimpackStage& stage : stages) {
-      std::vector<SettingPoint> starts;  // of the first of them
-      for (const SlimpackOptions& options_of : begins) {
-        const bool again = &options_of != &begins.front();
-        if (again && stage.effort == Effort::fast) continue;
-        SlimpackSpace values = slimpack_space(problem, options_of, stage.effort);
-        if (again && values.starts() == starts) continue;
-        if (begins.size() > 1) starts = values.starts();
-        if (shares) values.require_that(&SlimpackSettings::shares);
-        const SlimpackCandidates candidates(scores, values);
-        detail::SlimpackSearch one(problem, values, candidates, stage, counter);
-        if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
-          one.begin_at(*begin);
-        }
-        keep(one.run());
-        begin = one.best();
-        found.push_back(one.found());
-      }
-    }
-    counter.give_back(scores.take_repeated());
-  };
-  const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
-  const auto sizes = [&](const SlimpackOptions& part) {
-    return slimpack_space(problem, part, request.effort).sizes();
-  };
-  for (const SlimpackOptions& part : parts) {
-    // Where no setting has more values with an idea, the space without it is that of the last part,
-    // which may be that of the first and has what the others leave.
-    const bool first = &part == &parts.front();
-    const bool last = &part == &parts.back();
-    if (!first && !last && sizes(part) == sizes(parts.back())) continue;
-    if (!first && last &&
-        (sizes(part) == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
-      continue;
-    }
-    search(part, detail::slimpack_stages(request, counter));
+  // First, for it takes the least part of a budget that the others may use up.
+  const bool first = !replicating || (request.effort != Effort::fast && !request.budget);
+  if (sharding && first) shard();
+  if (replicating) {
+    problem.emplace(request, name, options);
+    detail::SlimpackSearches(request, *problem, counter, best).run();
   }
-  if (parts.size() > 1) {
-    std::vector<SearchResult> all;  // of a longer search with all ideas
-    for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
-      if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
-      if (!detail::pays_for_more(request, counter)) break;
-      search(*part, detail::longer_stages(request, counter));
-      if (part == &parts.front()) all = std::exchange(found, {});
-    }
-    // Settings with which ranks share are tried too seldom beside those that take so much less of a
-    // budget: where one rank has more than its part, what is left is for them alone.
-    const Plan* plan = plan_in(best->result);
-    if (parts.front().merging && request.max_cp != 1 && plan != nullptr && is_uneven(*plan) &&
-        detail::pays_for_more(request, counter)) {
-      std::vector<detail::SlimpackStage> stages = detail::longer_stages(request, counter);
-      for (detail::SlimpackStage& stage : stages) stage.end = 0;
-      search(parts.front(), stages, true);
-    }
-    // Where attention is made again because memory is so short, blocks that hold samples of groups
-    // whole may keep it: the gradients of their keys exist on one chunk at a time.
-    if (const Plan* best_plan = plan_in(best->result); request.pp > 1 && best_plan != nullptr &&
-                                                       detail::recomputes_attention(*best_plan) &&
-                                                       detail::pays_for_more(request, counter)) {
-      SlimpackOptions part = parts.front();
-      part.group_blocks = true;
-      search(part, detail::slimpack_stages(request, counter));
-    }
-    const std::vector<SlimpackOptions> fitting = detail::fitting_parts(request, parts);
-    if (!fitting.empty() && detail::pays_for_more(request, counter)) {
-      search(fitting.front(), detail::slimpack_stages(request, counter));
-    }
-    const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
-    const SlimpackCandidates candidates(scores, values);
-    const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      detail::SlimpackSearch one(problem, values, candidates, kicks[i], counter);
-      keep(one.kick(std::move(all[i])));
-    }
-    counter.give_back(scores.take_repeated());
-    for (const SlimpackOptions& part : fitting) {
-      if (&part != &fitting.front()) search(part, detail::slimpack_stages(request, counter));
-    }
-    counter.give_back(scores.take_repeated());
-  }
+  if (sharding && !first && plan_in(best->result) == nullptr) shard();
   if (auto* plan = std::get_if<Plan>(&best->result)) {
     plan->prediction.lower_bound =
         std::visit(
-            [&](const auto& model) { return iteration_bound(*plan, model, problem.lengths()); },
+            [&](const auto& model) { return iteration_bound(*plan, model, problem->lengths()); },
             make_model(*plan))
             .value;
   }

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/options.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
@@ -67,6 +69,11 @@ struct SlimpackStage {
   return fitting;
 }
 
+/// Whether weights that are whole on every rank leave a device no memory.
+[[nodiscard]] inline bool lacks_whole_weights(const PlanRequest& request) {
+  return static_bytes(plan_frame(request, {}), 0).total() >=
+         memory_of(request).capacity - memory_of(request).reserved;
+}
 /// The spaces of each stage of a search of a request, which differ in where they begin and share
 /// what the stage may spend: without consolidation the usual number of chunks, and then, above fast
 /// effort, chunks of equal layers. A budget of the request's own, or many samples, leave the first.

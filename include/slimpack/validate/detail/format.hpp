@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -331,6 +332,51 @@ inline void check_devices(const Plan& plan, Findings& found) {
   if (!keys.empty()) check("prediction.devices", keys, 1);
 }
 
+/// Where ranks share weights, they gather each layer together: on one stage, in units of one kind
+/// at one position of all orders, those of a group's MicroPack at the same one on all its ranks.
+inline void check_shared_weights(const Plan& plan, Findings& found) {
+  if (plan.memory.weights != WeightState::sharded) return;
+  const auto wrong = [&](const Where& where, const std::string& rule) {
+    found.add(0, "sharded weights", where, [&] { return "sharded weights need " + rule; });
+  };
+  if (plan.version < 3) wrong({}, "version 3");
+  if (plan.memory.optimizer != OptimizerState::sharded) wrong({}, "sharded optimizer state");
+  if (plan.parallel.dp < 2) wrong({}, "several data-parallel ranks");
+  if (plan.parallel.pp != 1 || plan.parallel.chunks != 1) wrong({}, "one stage of one chunk");
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    const MicroPack& pack = plan.micropacks[id];
+    if (pack.pass != Pass::weight && pack.weights == WeightGradients::with) continue;
+    wrong(Where{}.pack(static_cast<PackId>(id)), "the gradients of weights to be computed in B");
+  }
+  constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  std::vector<std::size_t> at(plan.micropacks.size() * 2, kNone);  // F or B, and H
+  for (const DeviceSchedule& device : plan.schedule) {
+    const std::vector<Unit>& first = plan.schedule.front().order;
+    const Where here = Where{}.device(device.dp, device.pp);
+    if (device.order.size() != first.size()) wrong(here, "as many units on all ranks");
+    std::array<std::size_t, 3> last{};  // MicroPack of each pass before
+    for (std::size_t i = 0; i < device.order.size(); ++i) {
+      const Unit& unit = device.order[i];
+      const Where where = here.unit(i);
+      if (i < first.size() && unit.kind != first[i].kind) {
+        wrong(where, "units of one kind at one position of all orders");
+      }
+      if (!names_pack(unit.kind) || index(unit.pack) >= plan.micropacks.size()) continue;
+      const bool head = unit.kind == UnitKind::head;
+      std::size_t& place = at[2 * index(unit.pack) + (head ? 1 : 0)];
+      if (place != kNone && place != i) {
+        wrong(where.pack(unit.pack), "a MicroPack to be at one position of all its ranks' orders");
+      }
+      place = i;
+      std::size_t& before = last[head ? 2 : unit.kind == UnitKind::backward ? 1 : 0];
+      if (before > index(unit.pack)) {
+        wrong(where.pack(unit.pack), "MicroPacks of a pass to run in the order of their ids");
+      }
+      before = index(unit.pack);
+    }
+  }
+}
+
 /// Adds every violation of rule 0. O(n log n) in the size of the plan.
 [[nodiscard]] inline Sound check_format(const Plan& plan, Findings& found) {
   Sound sound;
@@ -342,6 +388,7 @@ inline void check_devices(const Plan& plan, Findings& found) {
     check_devices(plan, found);
   }
   check_packs(plan, found);
+  check_shared_weights(plan, found);
   return sound;
 }
 

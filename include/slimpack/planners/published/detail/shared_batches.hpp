@@ -123,22 +123,17 @@ struct SharedSettings : StepSettings {
 /// follow each other. On several, ranks whose groups change cannot each keep an order of its own
 /// such as 1F1B: two of them may ask for B and F of two common micro-batches in opposite order and
 /// wait for ever. There the orders come from `list_schedule`, backward first where it is ready, as
-/// many micro-batches in flight as memory allows, which has room for `not_held` besides (by stage,
-/// empty: none), H of `head_batch` back to back where the head is sharded, else where `runtime`
-/// asks for it; where even one after
-/// another does not fit, that order is left, which lacks least.
+/// many micro-batches in flight as memory allows, H of `head_batch` back to back where the head is
+/// sharded, else where `runtime` asks for it; where even one after another does not fit, that order
+/// is left, which lacks least.
 template <UnitTimes Times>
 void schedule_shared(Plan& plan, std::span<const SharedBatch> batches, const Times& times,
-                     const MemoryModel& memory, std::int32_t head_batch, Runtime runtime,
-                     std::span<const Bytes> not_held = {}) {
+                     const MemoryModel& memory, std::int32_t head_batch, Runtime runtime) {
   if (plan.parallel.pp > 1) {
-    const Bytes capacity = plan.memory.capacity;
-    if (!not_held.empty()) plan.memory.capacity += *std::ranges::min_element(not_held);
     schedule::ListOptions options;
     if (plan.parallel.head == LmHead::shard) options.head_batch = head_batch;
     options.head_at_once = runtime == Runtime::torch;
     auto listed = schedule::list_schedule(plan, times, memory, options);
-    plan.memory.capacity = capacity;
     if (auto* schedule = std::get_if<std::vector<DeviceSchedule>>(&listed)) {
       plan.schedule = std::move(*schedule);
       return;

@@ -75,8 +75,7 @@ class CandidateBase {
                                                        const PlanRequest& request) {
   if (auto* plan = std::get_if<Plan>(&step)) return predict(*plan, request);
   auto& modelled = std::get<SimulationOnlyPlan>(step);
-  return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan),
-                 modelled.not_held);
+  return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan));
 }
 /// The same, but a step that takes longer than `limit` lacks time and has no prediction.
 [[nodiscard]] inline std::optional<Infeasible> predict_within(BuiltStep& step,
@@ -84,7 +83,7 @@ class CandidateBase {
                                                               Nanos limit) {
   if (auto* plan = std::get_if<Plan>(&step)) return predict_within(*plan, request, limit);
   auto& modelled = std::get<SimulationOnlyPlan>(step);
-  return predict_within(modelled.plan, request, limit, modelled.times, modelled.not_held);
+  return predict_within(modelled.plan, request, limit, modelled.times);
 }
 /// The plan of a step.
 [[nodiscard]] inline Plan& plan_in(BuiltStep& step) {
@@ -152,23 +151,31 @@ class StepEvaluator {
 
 }  // namespace detail
 
-/// Simulates candidates within the request's budget and returns the fastest that fits, or what the
-/// candidate nearest to fitting lacks. Equal ones go to the lowest point. Throws as
-/// `search_settings` does.
+/// Simulates candidates within what the counter has left and returns the fastest that fits, or what
+/// the candidate nearest to fitting lacks; nothing at all, without settings, where it pays for none.
+/// Equal ones go to the lowest point. Throws as `search_settings` does.
 template <PlanCandidates Candidates>
-[[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates) {
-  SimulationCounter counter(request, candidates.cpu_start());
+[[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates,
+                                 SimulationCounter& counter) {
   detail::StepEvaluator<Candidates> evaluate(request, candidates);
   SearchLimits limits{&counter};
   limits.patience = counter.step_devices() *
                     search_evaluations(std::max(request.effort, Effort::normal),
                                        static_cast<std::int64_t>(request.batch.samples.size()));
   static_cast<void>(search_settings(search_space(candidates.space()), limits, evaluate));
-  auto& best = evaluate.best().value();  // the budget pays for one step at least
+  if (!evaluate.best()) return {};
+  auto& best = *evaluate.best();
   const auto settings = candidates.space().at(best.point);
   PlanOutcome outcome{Infeasible{}, candidates.space().describe(settings)};
   candidates.describe(settings, plan_in(best.step), outcome.settings);
   outcome.result = detail::as_result(std::move(best.step), std::move(best.lacks));
+  return outcome;
+}
+/// The same within the request's budget, which pays for one step at least.
+template <PlanCandidates Candidates>
+[[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates) {
+  SimulationCounter counter(request, candidates.cpu_start());
+  PlanOutcome outcome = choose(request, candidates, counter);
   counter.report(outcome);
   return outcome;
 }

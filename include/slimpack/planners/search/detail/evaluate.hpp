@@ -37,18 +37,14 @@ namespace slimpack::planners {
   return most;
 }
 
-/// Writes iteration and ideal time, busy times and peaks into a plan's prediction; `not_held` are
-/// bytes of each stage that do not count (empty: none).
-inline void write_prediction(Plan& plan, const sim::PlanFigures& figures,
-                             std::span<const Bytes> not_held = {}) {
+/// Writes iteration and ideal time, busy times and peaks into a plan's prediction.
+inline void write_prediction(Plan& plan, const sim::PlanFigures& figures) {
   plan.prediction.iteration = figures.iteration;
   plan.prediction.ideal = ideal_time(plan);
   plan.prediction.devices.clear();
   for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
-    const auto pp = static_cast<std::size_t>(plan.schedule[i].pp);
     plan.prediction.devices.push_back(
-        {plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i],
-         figures.peak[i] - (not_held.empty() ? Bytes{} : not_held[pp])});
+        {plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i], figures.peak[i]});
   }
 }
 
@@ -66,14 +62,10 @@ namespace detail {
 
 /// What a plan that has been timed lacks.
 [[nodiscard]] inline std::optional<Infeasible> lacks_room(const sim::ScheduleTables& table,
-                                                          const PlanRequest& request,
-                                                          std::span<const Bytes> not_held) {
+                                                          const PlanRequest& request) {
   const Plan& plan = table.plan();
   if (std::optional<Infeasible> units = exceeds_units(plan, request)) return units;
-  std::vector<Bytes> worst = worst_memory(table);
-  for (std::size_t i = 0; i < worst.size() && !not_held.empty(); ++i) {
-    worst[i] -= not_held[static_cast<std::size_t>(plan.schedule[i].pp)];
-  }
+  const std::vector<Bytes> worst = worst_memory(table);
   const auto fullest = std::max_element(worst.begin(), worst.end());
   const Bytes available = plan.memory.capacity - plan.memory.reserved;
   if (*fullest <= available) return std::nullopt;
@@ -88,15 +80,13 @@ namespace detail {
 /// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
 /// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
-/// request's bound. `memory` is the plan's; `not_held` are bytes of each stage that do not count
-/// (empty: none). Throws as `plan_figures` does.
+/// request's bound. `memory` is the plan's. Throws as `plan_figures` does.
 template <UnitTimes Times>
 [[nodiscard]] std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request,
-                                                const Times& times, const MemoryModel& memory,
-                                                std::span<const Bytes> not_held = {}) {
+                                                const Times& times, const MemoryModel& memory) {
   const sim::ScheduleTables table(plan, memory);
-  write_prediction(plan, sim::plan_figures(table, times), not_held);
-  return detail::lacks_room(table, request, not_held);
+  write_prediction(plan, sim::plan_figures(table, times));
+  return detail::lacks_room(table, request);
 }
 /// The same at the prices of the plan's own cost model.
 [[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
@@ -109,8 +99,7 @@ template <UnitTimes Times>
 /// possible: before anything else that it may lack, and without its prediction.
 template <UnitTimes Times>
 [[nodiscard]] std::optional<Infeasible> predict_within(Plan& plan, const PlanRequest& request,
-                                                       Nanos limit, const Times& times,
-                                                       std::span<const Bytes> not_held = {}) {
+                                                       Nanos limit, const Times& times) {
   const auto longer_than_limit = [&](Nanos least) {
     return Infeasible{"nanoseconds of a step", least.value, limit.value};
   };
@@ -121,8 +110,8 @@ template <UnitTimes Times>
   const sim::ScheduleTables table(plan, memory);
   const auto figures = sim::plan_figures_within(table, times, ends, limit);
   if (!figures) return longer_than_limit(limit + Nanos{1});
-  write_prediction(plan, *figures, not_held);
-  return detail::lacks_room(table, request, not_held);
+  write_prediction(plan, *figures);
+  return detail::lacks_room(table, request);
 }
 /// The same at the prices of the plan's own cost model.
 [[nodiscard]] inline std::optional<Infeasible> predict_within(Plan& plan,

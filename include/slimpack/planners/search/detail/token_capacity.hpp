@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -19,11 +18,11 @@
 namespace slimpack::planners::detail {
 
 /// About how many tokens of a micro-batch a rank can hold in a recomputation mode with as many
-/// micro-batches in flight as there are stages; at least 1. `not_held` are bytes that do not count
-/// on a device of each stage; empty: none.
+/// micro-batches in flight as there are stages; at least 1.
 [[nodiscard]] inline Tokens token_capacity(const PlanRequest& request, Recompute recompute,
-                                           std::span<const Bytes> not_held = {}) {
-  const Plan plan = plan_frame(request, "");
+                                           WeightState weights = WeightState::replicated) {
+  Plan plan = plan_frame(request, "");
+  plan.memory.weights = weights;
   const LayerBytes layer = layer_bytes(request.model, plan.memory.gradient_bytes, plan.parallel.tp);
   const auto mode = static_cast<std::size_t>(recompute);
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
@@ -32,13 +31,11 @@ namespace slimpack::planners::detail {
         (plan.memory.capacity - plan.memory.reserved - static_bytes(plan, stage.pp).total() -
          head_workspace(plan, stage.pp, plan.memory.head_tile))
             .value;
-    const std::int64_t more =
-        not_held.empty() ? 0 : not_held[static_cast<std::size_t>(stage.pp)].value;
     const std::int64_t in_flight = plan.parallel.pp - stage.pp;
     const std::int64_t each = in_flight * stage.layers() * (layer.kept[mode] + layer.kv) +
                               stage.layers() * layer.kv_gradient + layer.backward_workspace[mode] +
                               4 * layer.boundary;
-    least = std::min(least, (room + more) / std::max<std::int64_t>(each, 1));
+    least = std::min(least, room / std::max<std::int64_t>(each, 1));
   }
   return {std::max<std::int64_t>(least, 1)};
 }

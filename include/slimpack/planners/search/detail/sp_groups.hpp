@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlexSP's problem: samples of a micro-batch to groups of ranks of different sizes.
+// Samples of a micro-batch to groups of ranks of different sizes, as FlexSP has them.
 #pragma once
 
 #include <algorithm>

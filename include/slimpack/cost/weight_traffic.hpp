@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What data-parallel ranks that share weights send, layer by layer (ZeRO-3).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// The traffic of a stage whose data-parallel ranks share weights and gradients
+/// (`WeightState::sharded`; Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+/// Parameter Models", SC 2020, stage 3): F and B gather the weights of each layer before they run
+/// it, B sums the layer's gradients on the ranks that own them behind it. The embedding's table, and
+/// the head with the final norm, count as a layer each.
+struct WeightTraffic {
+  std::int64_t layers = 1;  ///< gathered one after another
+  Nanos gather;             ///< of all weights of the stage
+  Nanos scatter;            ///< of all their gradients
+};
+
+/// The traffic of stage `pp`. A gather takes as long as a reduction that scatters as many bytes.
+/// O(ranks + stages).
+template <CostModel Model>
+[[nodiscard]] WeightTraffic weight_traffic(const Plan& plan, const Links& links, const Model& model,
+                                           std::int32_t pp) {
+  std::vector<std::int32_t> ranks(static_cast<std::size_t>(plan.parallel.dp));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const Link& link = links.ranks(ranks, pp);
+  const DeviceWeights weights = device_weights(plan, pp);
+  WeightTraffic traffic;
+  traffic.layers = (weights.embedding > 0 ? 1 : 0) + (weights.head > 0 ? 1 : 0);
+  for (const Stage& stage : plan.stages) traffic.layers += stage.pp == pp ? stage.layers() : 0;
+  traffic.layers = std::max<std::int64_t>(1, traffic.layers);
+  const std::int64_t parts = plan.parallel.tp * traffic.layers;
+  const auto time = [&](std::int64_t each) {
+    const Bytes layer{(weights.total() * each + parts - 1) / parts};
+    return model.reduce(layer, plan.parallel.dp, link) * traffic.layers;
+  };
+  traffic.gather = time(plan.model.bytes_per_element);
+  traffic.scatter = time(plan.memory.gradient_bytes);
+  return traffic;
+}
+
+/// A unit's time with traffic that hides behind it but for one of `layers` parts of the shorter, and
+/// takes `share` of the device while both run.
+[[nodiscard]] constexpr Nanos with_traffic(Nanos compute, Nanos traffic, std::int64_t layers,
+                                           double share = 0) noexcept {
+  const Nanos both = std::min(compute, traffic);
+  const Nanos taken{static_cast<std::int64_t>(static_cast<double>(both.value) * share)};
+  return std::max(compute, traffic) + Nanos{(both.value + layers - 1) / layers} + taken;
+}
+
+}  // namespace slimpack

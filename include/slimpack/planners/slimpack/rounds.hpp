@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of one stage whose ranks share weights: rounds of packs that all ranks run together.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/sp_groups.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
+#include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/fit_modes.hpp"
+#include "slimpack/planners/slimpack/packs.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/spread_samples.hpp"
+
+namespace slimpack::planners {
+
+/// One candidate of a plan whose ranks share weights.
+struct RoundSettings {
+  Recompute recompute = Recompute::none;  ///< with which a round should fit
+  bool fit_modes = false;                 ///< packs keep what fits, else all what `recompute` says
+  std::int64_t quarters = 4;              ///< so many quarters of the fewest rounds that hold all
+  std::int64_t room = 4;                  ///< quarters of what memory holds that groups may fill
+  Tokens cp_block{128};                   ///< of samples that several ranks share
+  DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
+};
+
+namespace detail {
+
+/// Candidates whose samples, longest first, are cut into rounds of about as many tokens; in each
+/// all ranks are divided into groups so that the slowest takes nearly the least time.
+class RoundCandidates : public CandidateBase<RoundSettings> {
+ public:
+  /// `problem` is one of sharded weights; it and the name must outlive the candidates.
+  RoundCandidates(const SlimpackProblem& problem, std::string_view planner)
+      : CandidateBase(problem.request(), planner), problem_(problem) {
+    std::vector<Recompute> modes{Recompute::none, Recompute::light, Recompute::layer,
+                                 Recompute::full};
+    if (request_.recompute) modes = {*request_.recompute};
+    space_.add("recompute", &RoundSettings::recompute, modes, {.ordered = true, .memory = true});
+    std::vector<bool> fits{true, false};
+    if (request_.recompute) fits = {false};
+    space_.add("fit_modes", &RoundSettings::fit_modes, fits);
+    const std::size_t quarters =
+        space_.add("", &RoundSettings::quarters, {4, 5, 6, 8, 12, 16, 32}, {.ordered = true});
+    const std::size_t room = space_.add("", &RoundSettings::room, {4, 3, 2, 5});
+    std::vector<Tokens> blocks{Tokens{512}, Tokens{256}, Tokens{1024}, Tokens{128}};
+    if (request_.memory.cp_block_tokens) blocks = {*request_.memory.cp_block_tokens};
+    space_.add("share_tokens", &RoundSettings::cp_block, blocks);
+    space_.add("devices", &RoundSettings::devices, device_choices(request_));
+    space_.start({});
+    space_.start({{quarters, 1}});
+    space_.start({{room, 1}});
+    std::int32_t largest = 1;
+    for (; largest <= request_.dp / 2; largest *= 2) ++degrees_;
+    ++degrees_;
+  }
+
+  [[nodiscard]] Plan build(const RoundSettings& settings) const {
+    SlimpackSettings outline;
+    outline.cp_block = settings.cp_block;
+    outline.devices = settings.devices;
+    Plan plan = problem_.outline(outline);
+    plan.planner = planner_;
+    plan.samples = request_.batch.samples;
+    plan.origin = request_.batch.origin;
+    plan.sources = request_.sources;
+    plan.sample_group.resize(plan.samples.size());
+    plan.parallel.max_cp = request_.max_cp.value_or(1);
+    std::map<std::pair<std::int32_t, std::int32_t>, GroupId> group_of;  // by first rank and size
+    for (std::int32_t dp = 0; dp < request_.dp; ++dp) {
+      group_of[{dp, 1}] = static_cast<GroupId>(dp);
+    }
+    const std::vector<SpTimes> times = sample_times(plan, settings);
+    for (const std::vector<std::size_t>& round : cut_sorted(plan.samples, count(settings))) {
+      add_round(plan, settings, times, round, group_of);
+    }
+    const PassCosts alone = problem_.costs(plan, {0}, PackSize::large);
+    schedule::SliceCost both = alone.forward;
+    const auto& back = alone.backward[static_cast<std::size_t>(settings.recompute)];
+    both.per_slice += back.per_slice;
+    both.per_token += back.per_token;
+    both.per_pair2 += back.per_pair2;
+    spread_samples(plan, both);
+    if (settings.fit_modes) fit_modes(plan);
+    add_orders(plan);
+    return plan;
+  }
+  void describe(const RoundSettings& settings, const Plan& plan, SettingTexts& texts) const {
+    texts["rounds"] = std::to_string(count(settings));
+    texts["tokens_per_rank"] = std::to_string(capacity(settings).value);
+    texts["largest_group"] = std::to_string(plan.parallel.max_cp);
+    texts["weight_state"] = to_string(plan.memory.weights);
+  }
+
+ private:
+  [[nodiscard]] Tokens capacity(const RoundSettings& settings) const {
+    const std::int64_t all =
+        token_capacity(request_, settings.recompute, WeightState::sharded).value;
+    return {std::max<std::int64_t>(1, all / 4 * settings.room)};
+  }
+  [[nodiscard]] std::int64_t count(const RoundSettings& settings) const {
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    const Int128 room = Int128{capacity(settings).value} * request_.dp;
+    const Int128 fewest = (total_tokens(samples).value + room - 1) / room;
+    return static_cast<std::int64_t>(std::min<Int128>((fewest * settings.quarters + 3) / 4,
+                                                      static_cast<std::int64_t>(samples.size())));
+  }
+
+  /// The time of each sample on groups of 1, 2, 4 .. ranks.
+  [[nodiscard]] std::vector<SpTimes> sample_times(const Plan& plan,
+                                                  const RoundSettings& settings) const {
+    std::vector<PassCosts> costs;
+    for (std::size_t degree = 0; degree < degrees_; ++degree) {
+      std::vector<std::int32_t> group(std::size_t{1} << degree);
+      std::iota(group.begin(), group.end(), 0);
+      costs.push_back(problem_.costs(plan, group));
+    }
+    const ModeChoice mode(settings.recompute);
+    std::vector<SpTimes> times(plan.samples.size());
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const std::size_t sample = problem_.order()[i];
+      if (i > 0 && problem_.lengths()[i] == problem_.lengths()[i - 1]) {
+        times[sample] = times[problem_.order()[i - 1]];
+        continue;
+      }
+      for (std::size_t degree = 0; degree < degrees_; ++degree) {
+        times[sample].push_back(std::max<std::int64_t>(
+            1, problem_.part(plan.samples[sample], mode, costs[degree],
+                             std::int32_t{1} << degree, plan.memory.cp_block_tokens, false, true)));
+      }
+    }
+    return times;
+  }
+
+  void add_round(Plan& plan, const RoundSettings& settings, std::span<const SpTimes> times,
+                 const std::vector<std::size_t>& round,
+                 std::map<std::pair<std::int32_t, std::int32_t>, GroupId>& group_of) const {
+    std::vector<Tokens> lengths;
+    std::vector<SpTimes> own;
+    for (const std::size_t sample : round) {
+      lengths.push_back(plan.samples[sample]);
+      own.push_back(times[sample]);
+    }
+    const std::vector<SpGroup> groups =
+        solve_sp_groups({lengths, own, request_.dp, capacity(settings)});
+    const std::vector<std::int32_t> ranks = all_ranks(groups, own);
+    std::int32_t first = 0;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const auto [found, added] = group_of.try_emplace({first, ranks[i]}, GroupId{});
+      if (added) {
+        found->second = static_cast<GroupId>(plan.groups.size());
+        plan.groups.emplace_back(static_cast<std::size_t>(ranks[i]));
+        std::iota(plan.groups.back().begin(), plan.groups.back().end(), first);
+        plan.parallel.max_cp = std::max(plan.parallel.max_cp, ranks[i]);
+      }
+      MicroPack forward, backward;
+      forward.group = found->second;
+      for (const std::size_t at : groups[i].samples) {
+        plan.sample_group[round[at]] = found->second;
+        forward.slices.push_back({static_cast<SampleId>(round[at]), {}, lengths[at]});
+      }
+      backward = forward;
+      backward.pass = Pass::backward;
+      backward.recompute = settings.fit_modes ? Recompute::none : settings.recompute;
+      for (MicroPack* pack : {&forward, &backward}) {
+        for (const Slice& slice : pack->slices) {
+          if (ranks[i] == 1) continue;
+          pack->exchange.push_back(
+              cheaper_exchange(slice, pack->pass, plan.model, plan.memory.gradient_bytes));
+        }
+      }
+      plan.micropacks.push_back(std::move(forward));
+      plan.micropacks.push_back(std::move(backward));
+      first += ranks[i];
+    }
+  }
+  /// The ranks of each group; those that no group has go to the one that takes longest.
+  [[nodiscard]] std::vector<std::int32_t> all_ranks(std::span<const SpGroup> groups,
+                                                    std::span<const SpTimes> times) const {
+    std::vector<std::int32_t> ranks;
+    std::size_t slowest = 0;
+    std::int64_t most = -1;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      ranks.push_back(std::int32_t{1} << groups[i].degree);
+      std::int64_t load = 0;
+      for (const std::size_t sample : groups[i].samples) load += times[sample][groups[i].degree];
+      if (load <= most) continue;
+      most = load;
+      slowest = i;
+    }
+    ranks[slowest] += request_.dp - std::accumulate(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+
+  /// Each rank runs forward, head and backward of round after round.
+  static void add_orders(Plan& plan) {
+    std::vector<std::vector<Unit>> orders(static_cast<std::size_t>(plan.parallel.dp));
+    for (std::size_t i = 0; i < plan.micropacks.size(); i += 2) {
+      for (const std::int32_t dp : plan.groups[index(plan.micropacks[i].group)]) {
+        std::vector<Unit>& order = orders[static_cast<std::size_t>(dp)];
+        order.push_back({UnitKind::forward, static_cast<PackId>(i), 0});
+        order.push_back({UnitKind::head, static_cast<PackId>(i), 0});
+        order.push_back({UnitKind::backward, static_cast<PackId>(i + 1), 0});
+      }
+    }
+    for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+      std::vector<Unit>& order = orders[static_cast<std::size_t>(dp)];
+      order.push_back({UnitKind::reduce, {}, 0});
+      order.push_back({UnitKind::optimizer, {}, 0});
+      plan.schedule.push_back({dp, 0, std::move(order)});
+    }
+  }
+
+  const SlimpackProblem& problem_;
+  std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
+};
+
+}  // namespace detail
+
+}  // namespace slimpack::planners
