@@ -20,7 +20,6 @@ struct SlimpackOptions {
   bool fit_modes = false;     ///< on one stage packs that lack memory keep less than others
   bool spread = false;        ///< on one stage samples begin on the rank of their group with least
   bool group_blocks = false;  ///< where blocks end with samples, those of groups are packed so, too
-  bool shard_weights = false;  ///< ranks share weights and gradients, on one stage
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

@@ -441,29 +441,23 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   check_request(request, options.weights, all_ideas);
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
-  const bool sharding = all_ideas && request.weight_state != WeightState::replicated &&
-                        detail::can_shard_weights(request);
-  const bool replicating = request.weight_state != WeightState::sharded &&
-                           !(sharding && detail::lacks_whole_weights(request));
-  std::optional<SlimpackProblem> problem;
-  const auto shard = [&] {
-    SlimpackOptions sharded = options;
-    sharded.shard_weights = true;
-    problem.emplace(request, name, sharded);
-    detail::keep_better(best, choose(request, detail::RoundCandidates(*problem, name), counter));
+  const SlimpackProblem problem(request, name, options);
+  const auto search_rounds = [&](const std::vector<WeightState>& weights) {
+    detail::keep_better(
+        best, choose(request, detail::RoundCandidates(problem, name, weights), counter));
   };
+  const std::vector<WeightState> weights = detail::weight_states(request, all_ideas);
+  const bool whole = weights.back() == WeightState::replicated;
   // First, for it takes the least part of a budget that the others may use up.
-  const bool first = !replicating || (request.effort != Effort::fast && !request.budget);
-  if (sharding && first) shard();
-  if (replicating) {
-    problem.emplace(request, name, options);
-    detail::SlimpackSearches(request, *problem, counter, best).run();
-  }
-  if (sharding && !first && plan_in(best->result) == nullptr) shard();
+  const bool first = !whole || (weights.size() > 1 && request.effort != Effort::fast &&
+                                !request.budget);
+  if (first) search_rounds(weights);
+  if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
+  if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights);
   if (auto* plan = std::get_if<Plan>(&best->result)) {
     plan->prediction.lower_bound =
         std::visit(
-            [&](const auto& model) { return iteration_bound(*plan, model, problem->lengths()); },
+            [&](const auto& model) { return iteration_bound(*plan, model, problem.lengths()); },
             make_model(*plan))
             .value;
   }

@@ -65,10 +65,6 @@ class SlimpackProblem {
     frame_ = plan_frame(request_, planner);
     swap_samples();
     frame_.memory = memory(request);
-    if (options.shard_weights) {
-      frame_.version = kPlanVersion;
-      frame_.memory.weights = WeightState::sharded;
-    }
     alone_ = costs(frame_, {0});
     find_needs();
   }

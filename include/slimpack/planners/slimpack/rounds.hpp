@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of one stage whose ranks share weights: rounds of packs that all ranks run together.
+// Plans of one stage in rounds: packs of whole samples, one a rank, that all ranks run together.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,9 @@
 
 namespace slimpack::planners {
 
-/// One candidate of a plan whose ranks share weights.
+/// One candidate of a plan in rounds.
 struct RoundSettings {
+  WeightState weights = WeightState::sharded;  ///< whether ranks share them
   Recompute recompute = Recompute::none;  ///< with which a round should fit
   bool fit_modes = false;                 ///< packs keep what fits, else all what `recompute` says
   std::int64_t quarters = 4;              ///< so many quarters of the fewest rounds that hold all
@@ -47,9 +48,11 @@ namespace detail {
 /// all ranks are divided into groups so that the slowest takes nearly the least time.
 class RoundCandidates : public CandidateBase<RoundSettings> {
  public:
-  /// `problem` is one of sharded weights; it and the name must outlive the candidates.
-  RoundCandidates(const SlimpackProblem& problem, std::string_view planner)
+  /// `weights` are what may be tried, at least one. Problem and name must outlive the candidates.
+  RoundCandidates(const SlimpackProblem& problem, std::string_view planner,
+                  const std::vector<WeightState>& weights)
       : CandidateBase(problem.request(), planner), problem_(problem) {
+    space_.add("weight_state", &RoundSettings::weights, weights);
     std::vector<Recompute> modes{Recompute::none, Recompute::light, Recompute::layer,
                                  Recompute::full};
     if (request_.recompute) modes = {*request_.recompute};
@@ -78,6 +81,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     outline.devices = settings.devices;
     Plan plan = problem_.outline(outline);
     plan.planner = planner_;
+    plan.memory.weights = settings.weights;
     plan.samples = request_.batch.samples;
     plan.origin = request_.batch.origin;
     plan.sources = request_.sources;
@@ -106,13 +110,11 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     texts["rounds"] = std::to_string(count(settings));
     texts["tokens_per_rank"] = std::to_string(capacity(settings).value);
     texts["largest_group"] = std::to_string(plan.parallel.max_cp);
-    texts["weight_state"] = to_string(plan.memory.weights);
   }
 
  private:
   [[nodiscard]] Tokens capacity(const RoundSettings& settings) const {
-    const std::int64_t all =
-        token_capacity(request_, settings.recompute, WeightState::sharded).value;
+    const std::int64_t all = token_capacity(request_, settings.recompute, settings.weights).value;
     return {std::max<std::int64_t>(1, all / 4 * settings.room)};
   }
   [[nodiscard]] std::int64_t count(const RoundSettings& settings) const {

@@ -69,11 +69,18 @@ struct SlimpackStage {
   return fitting;
 }
 
-/// Whether weights that are whole on every rank leave a device no memory.
-[[nodiscard]] inline bool lacks_whole_weights(const PlanRequest& request) {
-  return static_bytes(plan_frame(request, {}), 0).total() >=
-         memory_of(request).capacity - memory_of(request).reserved;
+/// Whether ranks may share weights in plans of a request, first the likelier: not where they do not
+/// have to and the planner lacks an idea.
+[[nodiscard]] inline std::vector<WeightState> weight_states(const PlanRequest& request,
+                                                            bool all_ideas) {
+  using enum WeightState;
+  if (request.weight_state) return {*request.weight_state};
+  if (!all_ideas || !can_shard_weights(request)) return {replicated};
+  const MemorySpec memory = memory_of(request);
+  const bool fit = static_bytes(plan_frame(request, {}), 0).total() < memory.capacity - memory.reserved;
+  return fit ? std::vector{sharded, replicated} : std::vector{sharded};
 }
+
 /// The spaces of each stage of a search of a request, which differ in where they begin and share
 /// what the stage may spend: without consolidation the usual number of chunks, and then, above fast
 /// effort, chunks of equal layers. A budget of the request's own, or many samples, leave the first.
