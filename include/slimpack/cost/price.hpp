@@ -93,8 +93,8 @@ class PricedPlan {
 
   /// F or B of a pack on one virtual stage: the slowest of the group's ranks, whose ring ends
   /// together; where ranks share weights the slowest of all ranks, with what these send
-  /// (`weight_traffic`). Where what travels comes home (B, and F with queries that travel), each has the
-  /// attention of the rank that has most. W of a weight pack: the slowest of them too.
+  /// (`weight_traffic`). Where what travels comes home (B, and F with queries that travel), each
+  /// has the attention of the rank that has most. W of a weight pack: the slowest of them too.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     const std::size_t kind =
         kind_[group_[index(pack)] * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];

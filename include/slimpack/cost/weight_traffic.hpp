@@ -16,10 +16,10 @@
 namespace slimpack {
 
 /// The traffic of a stage whose data-parallel ranks share weights and gradients
-/// (`WeightState::sharded`; Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-/// Parameter Models", SC 2020, stage 3): F and B gather the weights of each layer before they run
-/// it, B sums the layer's gradients on the ranks that own them behind it. The embedding's table, and
-/// the head with the final norm, count as a layer each.
+/// (`WeightState::sharded`; Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+/// Trillion Parameter Models", SC 2020, stage 3): F and B gather the weights of each layer before
+/// they run it, B sums the layer's gradients on the ranks that own them behind it. The embedding's
+/// table, and the head with the final norm, count as a layer each.
 struct WeightTraffic {
   std::int64_t layers = 1;  ///< gathered one after another
   Nanos gather;             ///< of all weights of the stage
@@ -49,8 +49,8 @@ template <CostModel Model>
   return traffic;
 }
 
-/// A unit's time with traffic that hides behind it but for one of `layers` parts of the shorter, and
-/// takes `share` of the device while both run.
+/// A unit's time with traffic that hides behind it but for one of `layers` parts of the shorter,
+/// and takes `share` of the device while both run.
 [[nodiscard]] constexpr Nanos with_traffic(Nanos compute, Nanos traffic, std::int64_t layers,
                                            double share = 0) noexcept {
   const Nanos both = std::min(compute, traffic);

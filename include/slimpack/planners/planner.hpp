@@ -115,7 +115,7 @@ struct PlanRequest {
   /// Whether data-parallel ranks share weights and gradients; `sharded` is known to slimpack and
   /// FlexSP alone.
   std::optional<WeightState> weight_state;
-  Tokens context{131072};                              ///< longest sample that the step may hold
+  Tokens context{131072};  ///< longest sample that the step may hold
   /// Planners of published systems: no more than the publication has (docs/planners.md).
   bool as_published = false;
   Effort effort = Effort::normal;  ///< how many steps may be simulated

@@ -12,11 +12,11 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/bfd_packs.hpp"
-#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/detail/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 
 namespace slimpack::planners {
 

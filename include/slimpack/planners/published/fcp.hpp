@@ -21,11 +21,11 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/fcp_groups.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
-#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/detail/recompute_by_length.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 

@@ -16,20 +16,20 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/cost/links.hpp"
 #include "slimpack/cost/unit_time_overrides.hpp"
 #include "slimpack/cost/weight_traffic.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/detail/sp_groups.hpp"
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
-#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/sp_groups.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
@@ -234,7 +234,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     }
   }
 
-  std::size_t degrees_ = 0;      ///< groups of 1, 2, 4 .. ranks
+  std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
 };
 
 }  // namespace detail

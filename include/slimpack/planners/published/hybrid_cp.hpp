@@ -19,10 +19,10 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/hybrid_cp_rounds.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
-#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 

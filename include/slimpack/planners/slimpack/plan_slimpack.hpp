@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How slimpack plans a step. Reading order: settings.hpp (what is decided), problem.hpp,
 // assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a score), estimate.hpp
-// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp, rounds.hpp
-// (plans whose ranks share weights), this.
+// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp,
+// rounds.hpp (plans whose ranks share weights), this.
 #pragma once
 
 #include <algorithm>
@@ -321,11 +321,7 @@ class SlimpackSearches {
   /// been kept.
   SlimpackSearches(const PlanRequest& request, const SlimpackProblem& problem,
                    SimulationCounter& counter, std::optional<PlanOutcome>& best)
-      : request_(request),
-        problem_(problem),
-        scores_(problem_),
-        counter_(counter),
-        best_(best) {}
+      : request_(request), problem_(problem), scores_(problem_), counter_(counter), best_(best) {}
 
   /// Searches a space. What is known already is given back at the end: what one stage may spend
   /// depends on no other. `shares`: only where ranks share samples.
@@ -442,18 +438,18 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
   const SlimpackProblem problem(request, name, options);
-  const auto search_rounds = [&](const std::vector<WeightState>& weights) {
+  const auto search_rounds = [&](const std::vector<WeightState>& weights, std::int64_t keep) {
     detail::keep_better(
-        best, choose(request, detail::RoundCandidates(problem, name, weights), counter));
+        best, choose(request, detail::RoundCandidates(problem, name, weights), counter, keep));
   };
   const std::vector<WeightState> weights = detail::weight_states(request, all_ideas);
   const bool whole = weights.back() == WeightState::replicated;
   // First, for it takes the least part of a budget that the others may use up.
-  const bool first = !whole || (weights.size() > 1 && request.effort != Effort::fast &&
-                                !request.budget);
-  if (first) search_rounds(weights);
+  const bool first =
+      !whole || (weights.size() > 1 && request.effort != Effort::fast && !request.budget);
+  if (first) search_rounds(weights, whole ? counter.left() / kSearches * (kSearches - 1) : 0);
   if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
-  if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights);
+  if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights, 0);
   if (auto* plan = std::get_if<Plan>(&best->result)) {
     plan->prediction.lower_bound =
         std::visit(

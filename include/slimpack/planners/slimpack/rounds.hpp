@@ -34,11 +34,11 @@ namespace slimpack::planners {
 /// One candidate of a plan in rounds.
 struct RoundSettings {
   WeightState weights = WeightState::sharded;  ///< whether ranks share them
-  Recompute recompute = Recompute::none;  ///< with which a round should fit
-  bool fit_modes = false;                 ///< packs keep what fits, else all what `recompute` says
-  std::int64_t quarters = 4;              ///< so many quarters of the fewest rounds that hold all
-  std::int64_t room = 4;                  ///< quarters of what memory holds that groups may fill
-  Tokens cp_block{128};                   ///< of samples that several ranks share
+  Recompute recompute = Recompute::none;       ///< with which a round should fit
+  bool fit_modes = false;     ///< packs keep what fits, else all what `recompute` says
+  std::int64_t quarters = 4;  ///< so many quarters of the fewest rounds that hold all
+  std::int64_t room = 4;      ///< quarters of what memory holds that groups may fill
+  Tokens cp_block{128};       ///< of samples that several ranks share
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
 };
 
@@ -52,24 +52,30 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   RoundCandidates(const SlimpackProblem& problem, std::string_view planner,
                   const std::vector<WeightState>& weights)
       : CandidateBase(problem.request(), planner), problem_(problem) {
-    space_.add("weight_state", &RoundSettings::weights, weights);
+    const std::size_t state = space_.add("weight_state", &RoundSettings::weights, weights);
     std::vector<Recompute> modes{Recompute::none, Recompute::light, Recompute::layer,
                                  Recompute::full};
     if (request_.recompute) modes = {*request_.recompute};
-    space_.add("recompute", &RoundSettings::recompute, modes, {.ordered = true, .memory = true});
+    const std::size_t mode = space_.add("recompute", &RoundSettings::recompute, modes,
+                                        {.ordered = true, .memory = true});
     std::vector<bool> fits{true, false};
     if (request_.recompute) fits = {false};
     space_.add("fit_modes", &RoundSettings::fit_modes, fits);
     const std::size_t quarters =
         space_.add("", &RoundSettings::quarters, {4, 5, 6, 8, 12, 16, 32}, {.ordered = true});
     const std::size_t room = space_.add("", &RoundSettings::room, {4, 3, 2, 5});
-    std::vector<Tokens> blocks{Tokens{512}, Tokens{256}, Tokens{1024}, Tokens{128}};
+    std::vector<Tokens> blocks{Tokens{128}, Tokens{256}, Tokens{512}, Tokens{1024}};
     if (request_.memory.cp_block_tokens) blocks = {*request_.memory.cp_block_tokens};
-    space_.add("share_tokens", &RoundSettings::cp_block, blocks);
+    const std::size_t block =
+        space_.add("share_tokens", &RoundSettings::cp_block, blocks, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
-    space_.start({});
-    space_.start({{quarters, 1}});
-    space_.start({{room, 1}});
+    for (std::size_t i = 0; i < modes.size(); ++i) {
+      for (std::size_t j = 0; j < weights.size(); ++j) {
+        space_.start({{state, j}, {mode, i}, {block, blocks.size() / 2}});
+        space_.start({{state, j}, {mode, i}, {quarters, 1}});
+        space_.start({{state, j}, {mode, i}, {room, 1}, {block, blocks.size() / 2}});
+      }
+    }
     std::int32_t largest = 1;
     for (; largest <= request_.dp / 2; largest *= 2) ++degrees_;
     ++degrees_;
@@ -144,8 +150,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       }
       for (std::size_t degree = 0; degree < degrees_; ++degree) {
         times[sample].push_back(std::max<std::int64_t>(
-            1, problem_.part(plan.samples[sample], mode, costs[degree],
-                             std::int32_t{1} << degree, plan.memory.cp_block_tokens, false, true)));
+            1, problem_.part(plan.samples[sample], mode, costs[degree], std::int32_t{1} << degree,
+                             plan.memory.cp_block_tokens, false, true)));
       }
     }
     return times;

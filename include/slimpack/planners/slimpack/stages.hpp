@@ -77,7 +77,8 @@ struct SlimpackStage {
   if (request.weight_state) return {*request.weight_state};
   if (!all_ideas || !can_shard_weights(request)) return {replicated};
   const MemorySpec memory = memory_of(request);
-  const bool fit = static_bytes(plan_frame(request, {}), 0).total() < memory.capacity - memory.reserved;
+  const bool fit =
+      static_bytes(plan_frame(request, {}), 0).total() < memory.capacity - memory.reserved;
   return fit ? std::vector{sharded, replicated} : std::vector{sharded};
 }
 

@@ -151,14 +151,15 @@ class StepEvaluator {
 
 }  // namespace detail
 
-/// Simulates candidates within what the counter has left and returns the fastest that fits, or what
-/// the candidate nearest to fitting lacks; nothing at all, without settings, where it pays for none.
-/// Equal ones go to the lowest point. Throws as `search_settings` does.
+/// Simulates candidates within what the counter has left but for `keep` devices and returns the
+/// fastest that fits, or what the candidate nearest to fitting lacks; nothing at all, without
+/// settings, where it pays for none. Equal ones go to the lowest point. Throws as `search_settings`
+/// does.
 template <PlanCandidates Candidates>
 [[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates,
-                                 SimulationCounter& counter) {
+                                 SimulationCounter& counter, std::int64_t keep = 0) {
   detail::StepEvaluator<Candidates> evaluate(request, candidates);
-  SearchLimits limits{&counter};
+  SearchLimits limits{&counter, keep};
   limits.patience = counter.step_devices() *
                     search_evaluations(std::max(request.effort, Effort::normal),
                                        static_cast<std::int64_t>(request.batch.samples.size()));
