@@ -38,6 +38,7 @@ struct RoundSettings {
   bool fit_modes = false;     ///< packs keep what fits, else all what `recompute` says
   std::int64_t quarters = 4;  ///< so many quarters of the fewest rounds that hold all
   std::int64_t room = 4;      ///< quarters of what memory holds that groups may fill
+  std::size_t degrees = 1;    ///< sizes of groups: 1, 2, 4 .. ranks
   Tokens cp_block{128};       ///< of samples that several ranks share
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
 };
@@ -58,9 +59,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     if (request_.recompute) modes = {*request_.recompute};
     const std::size_t mode = space_.add("recompute", &RoundSettings::recompute, modes,
                                         {.ordered = true, .memory = true});
-    std::vector<bool> fits{true, false};
-    if (request_.recompute) fits = {false};
-    space_.add("fit_modes", &RoundSettings::fit_modes, fits);
+    space_.add("fit_modes", &RoundSettings::fit_modes, {!request_.recompute});
     const std::size_t quarters =
         space_.add("", &RoundSettings::quarters, {4, 5, 6, 8, 12, 16, 32}, {.ordered = true});
     const std::size_t room = space_.add("", &RoundSettings::room, {4, 3, 2, 5});
@@ -68,17 +67,23 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     if (request_.memory.cp_block_tokens) blocks = {*request_.memory.cp_block_tokens};
     const std::size_t block =
         space_.add("share_tokens", &RoundSettings::cp_block, blocks, {.ordered = true});
+    // All sizes first; groups that lie on one node may be sooner done.
+    std::vector<std::size_t> sizes{1};
+    std::size_t of_node = 0;
+    for (std::int32_t ranks = 2; ranks <= request_.dp; ranks *= 2) {
+      sizes.insert(sizes.begin(), sizes.front() + 1);
+      if (ranks * request_.tp > request_.cluster.devices_per_node) ++of_node;
+    }
+    const std::size_t degrees = space_.add("", &RoundSettings::degrees, sizes, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
-    for (std::size_t i = 0; i < modes.size(); ++i) {
-      for (std::size_t j = 0; j < weights.size(); ++j) {
-        space_.start({{state, j}, {mode, i}, {block, blocks.size() / 2}});
+    const std::size_t middle = blocks.size() / 2;
+    for (std::size_t j = 0; j < weights.size(); ++j) {
+      for (std::size_t i = 0; i < modes.size(); ++i) {
+        space_.start({{state, j}, {mode, i}, {block, middle}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {quarters, 1}});
-        space_.start({{state, j}, {mode, i}, {room, 1}, {block, blocks.size() / 2}});
+        space_.start({{state, j}, {mode, i}, {room, 1}, {block, middle}});
       }
     }
-    std::int32_t largest = 1;
-    for (; largest <= request_.dp / 2; largest *= 2) ++degrees_;
-    ++degrees_;
   }
 
   [[nodiscard]] Plan build(const RoundSettings& settings) const {
@@ -135,10 +140,10 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   [[nodiscard]] std::vector<SpTimes> sample_times(const Plan& plan,
                                                   const RoundSettings& settings) const {
     std::vector<PassCosts> costs;
-    for (std::size_t degree = 0; degree < degrees_; ++degree) {
+    for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
       std::vector<std::int32_t> group(std::size_t{1} << degree);
       std::iota(group.begin(), group.end(), 0);
-      costs.push_back(problem_.costs(plan, group));
+      costs.push_back(problem_.costs(plan, group, PackSize::large));
     }
     const ModeChoice mode(settings.recompute);
     std::vector<SpTimes> times(plan.samples.size());
@@ -148,7 +153,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
         times[sample] = times[problem_.order()[i - 1]];
         continue;
       }
-      for (std::size_t degree = 0; degree < degrees_; ++degree) {
+      for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
         times[sample].push_back(std::max<std::int64_t>(
             1, problem_.part(plan.samples[sample], mode, costs[degree], std::int32_t{1} << degree,
                              plan.memory.cp_block_tokens, false, true)));
@@ -237,7 +242,6 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   }
 
   const SlimpackProblem& problem_;
-  std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
 };
 
 }  // namespace detail
