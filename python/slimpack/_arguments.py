@@ -42,6 +42,7 @@ class TuneOptions(TypedDict, total=False):
     merge: Optional[Number]
     max_units: Optional[Number]
     optimizer: str
+    weight_state: Optional[str]
     runtime: Optional[str]
     memory: Optional[Number]
     cost: Optional[Path]

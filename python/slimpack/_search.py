@@ -41,6 +41,7 @@ def plan(
     merge: Optional[Number] = None,
     max_units: Optional[Number] = None,
     optimizer: str = "sharded",
+    weight_state: Optional[str] = None,
     memory: Optional[Number] = None,
     cost: Optional[Path] = None,
     runtime: Optional[str] = None,
@@ -68,6 +69,8 @@ def plan(
             pass and rank.
         granularity: slice boundaries fall on multiples of so many tokens.
         optimizer: its state: "sharded" or "replicated".
+        weight_state: weights and gradients on data-parallel ranks: "replicated", or on one stage
+            "sharded" (ZeRO-3); None: searched.
         memory: bytes of a device, such as 80e9 or "80G"; None: the cluster's.
         cost: a calibrated cost model (`slimpack calibrate`); None: the analytic one.
         runtime: "torch": a plan that PyTorch's pipeline runtime executes as it is planned, of a search
@@ -88,7 +91,8 @@ def plan(
         model=model, cluster=cluster, dp=dp, pp=pp, tp=tp, context=context, effort=effort, threads=threads,
         overlong=overlong, batch_tokens=batch_tokens, batch_samples=batch_samples, step=step, seed=seed,
         shuffle=shuffle, chunks=chunks, head=head, recompute=recompute, weights=weights, granularity=granularity,
-        merge=merge, max_units=max_units, optimizer=optimizer, memory=memory, cost=cost, runtime=runtime)
+        merge=merge, max_units=max_units, optimizer=optimizer, weight_state=weight_state, memory=memory, cost=cost,
+        runtime=runtime)
     with Bar(progress, "planning") as bar:
         made, notes = _core.plan(lengths_of(lengths), words(options), planner, bar.report)
     tell(notes)

@@ -121,6 +121,7 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { p.memory.page_tokens += Tokens{1}; },
       [](Plan& p) { p.memory.cp_block_tokens += Tokens{1}; },
       [](Plan& p) { p.memory.head_tile += Tokens{1}; },
+      [](Plan& p) { p.memory.weights = WeightState::sharded; },
       [](Plan& p) { ++p.parallel.dp; },
       [](Plan& p) { ++p.parallel.pp; },
       [](Plan& p) { ++p.parallel.tp; },

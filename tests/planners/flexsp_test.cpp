@@ -12,6 +12,8 @@
 #include "planners/candidate_laws.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/weight_traffic.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 
@@ -264,7 +266,11 @@ TEST_CASE("flexsp: every candidate over random batches and degrees is a valid pl
       planners::BuiltStep built = candidates.build(settings);
       CHECK(planners::predict(built, request) == std::nullopt);
       const Plan& plan = planners::plan_in(built);
-      for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+      // What a plan's ranks may do with weights they share is less.
+      Plan whole = plan;
+      whole.memory.weights = WeightState::replicated;
+      whole.memory.capacity += static_bytes(whole, 0).total();
+      for (const Violation& violation : validate(whole).violations) FAIL_CHECK(violation.message);
       CHECK(plan.parallel.max_cp <= std::min(8, request.max_cp.value_or(request.dp)));
       CHECK(std::holds_alternative<Plan>(built) ==
             (plan.parallel.max_cp == 1 && !settings.shard_weights));
@@ -273,7 +279,7 @@ TEST_CASE("flexsp: every candidate over random batches and degrees is a valid pl
       CHECK(sim::simulate_plan(step.plan, step.times).timeline.makespan ==
             step.plan.prediction.iteration);
       CHECK(!step.unsupported_feature.empty());
-      CHECK(step.not_held.empty() == !settings.shard_weights);
+      CHECK((plan.memory.weights == WeightState::sharded) == settings.shard_weights);
       shared += plan.parallel.max_cp > 1 ? 1 : 0;
       sharded += settings.shard_weights ? 1 : 0;
       if (settings.shard_weights) continue;
@@ -296,25 +302,28 @@ TEST_CASE("flexsp: every candidate over random batches and degrees is a valid pl
 TEST_CASE("flexsp: bytes and times of sharded weights, by hand") {
   planners::PlanRequest request = test::request_of({1000});
   request.dp = 4;
-  const Plan plan = planners::plan_frame(request, "flexsp");
+  Plan plan = planners::plan_frame(request, "flexsp");
+  plan.memory.weights = WeightState::sharded;
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
-  const planners::ShardedWeights sharded = planners::sharded_weights(plan, model);
+  const WeightTraffic traffic = weight_traffic(plan, Links(plan), model, 0);
   const DeviceWeights weights = device_weights(plan, 0);
   // A layer of this model has 2.4 M weights, the table 2.1 M: of every number a quarter is held,
   // and one layer's weights twice (2 bytes each) and its gradients (4 bytes each) whole.
   const std::int64_t layer = plan.model.layer_weights();
   REQUIRE(layer > plan.model.vocab * plan.model.hidden);
-  CHECK(sharded.not_held ==
-        std::vector<Bytes>{Bytes{weights.total() * 6 / 4 * 3 - layer * (2 * 2 + 4)}});
+  REQUIRE(weights.total() % 4 == 0);
+  CHECK(static_bytes(plan, 0).weights == Bytes{weights.total() / 4 * 2 + layer * 2 * 2});
+  CHECK(static_bytes(plan, 0).gradients == Bytes{weights.total() / 4 * 4 + layer * 4});
   // Eight layers, embedding and head are gathered one after another.
-  CHECK(sharded.layers == std::vector<std::int64_t>{10});
+  CHECK(traffic.layers == 10);
   const auto each = [&](std::int64_t bytes) {
     return model.reduce(Bytes{(weights.total() * bytes + 9) / 10}, 4, plan.cluster.inside) * 10;
   };
-  CHECK(sharded.gather.front() == each(2));
-  CHECK(sharded.scatter.front() == each(4));
-  CHECK(planners::with_traffic(Nanos{100}, Nanos{60}, 10) == Nanos{106});
-  CHECK(planners::with_traffic(Nanos{60}, Nanos{100}, 10) == Nanos{106});
+  CHECK(traffic.gather == each(2));
+  CHECK(traffic.scatter == each(4));
+  CHECK(with_traffic(Nanos{100}, Nanos{60}, 10) == Nanos{106});
+  CHECK(with_traffic(Nanos{60}, Nanos{100}, 10) == Nanos{106});
+  CHECK(with_traffic(Nanos{60}, Nanos{100}, 10, 0.5) == Nanos{136});
 }
 
 TEST_CASE("flexsp: weights that no device holds alone fit where they are sharded") {
@@ -340,7 +349,7 @@ TEST_CASE("flexsp: weights that no device holds alone fit where they are sharded
   for (const Bytes bytes : planners::worst_memory(planners::plan_in(step))) {
     worst = std::max(worst, bytes);
   }
-  request.memory.capacity = worst - std::get<planners::SimulationOnlyPlan>(step).not_held.front();
+  request.memory.capacity = worst;
   CHECK(planners::predict(step, request) == std::nullopt);
   planners::plan_in(step).memory.capacity = *request.memory.capacity;
   CHECK(planners::predict(step, request) == std::nullopt);

@@ -24,7 +24,6 @@
 #include "slimpack/cost/stage_load.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/cost/weight_traffic.hpp"
-#include "slimpack/plan/pack_rounds.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -395,53 +394,21 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   }
 }
 
-/// Ranks that share weights run MicroPack after MicroPack of a pass together: each F and B lasts as
-/// long as the slowest of its round, and B waits besides for the round's longest H.
 template <CostModel Model>
 void PricedPlan::add_weight_traffic(const Plan& plan, const Links& links,
                                     const std::optional<LinkShares>& shares, const Model& model) {
   const WeightTraffic traffic = weight_traffic(plan, links, model, 0);
-  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<Nanos> times{traffic.gather, traffic.gather + traffic.scatter};
-  if (shares) times = shares->beside_units(times, 0, links.ranks(all, 0));
-  const PackRounds rounds(plan);
-  struct Round {
-    std::array<Nanos, 2> slowest;  // F and B
-    Nanos head;
-  };
-  std::vector<Round> slowest(rounds.count());
-  std::vector<Nanos> heads(rounds.count() * all.size());  // by round and rank
-  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-    const MicroPack& pack = plan.micropacks[i];
-    if (pack.pass == Pass::weight) continue;
-    Round& round = slowest[rounds.of(i)];
-    Nanos& most = round.slowest[pack.pass == Pass::forward ? 0 : 1];
-    most = std::max(most, compute_[first_compute_[i]]);  // stages are one, and so are kinds of them
-    if (pack.pass != Pass::forward) continue;
-    const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
-    for (std::size_t place = 0; place < ranks.size(); ++place) {
-      const Nanos own = ranked_[first_rank_[i] + place].head;
-      round.head = std::max(round.head, own);
-      heads[rounds.of(i) * all.size() + static_cast<std::size_t>(ranks[place])] = own;
-    }
+  std::vector<Nanos> sent{traffic.gather, traffic.gather + traffic.scatter};
+  if (shares) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
+    std::iota(all.begin(), all.end(), 0);
+    sent = shares->beside_units(sent, 0, links.ranks(all, 0));
   }
-  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-    const MicroPack& pack = plan.micropacks[i];
-    if (pack.pass == Pass::weight) continue;
-    const Round& round = slowest[rounds.of(i)];
-    const std::size_t pass = pack.pass == Pass::forward ? 0 : 1;
-    Nanos unit = with_traffic(round.slowest[pass], times[pass], traffic.layers,
-                              plan.cluster.small.collective_compute);
-    if (pack.pass == Pass::backward) {
-      Nanos own;
-      for (const std::int32_t dp : plan.groups[index(pack.group)]) {
-        own = std::max(own, heads[rounds.of(i) * all.size() + static_cast<std::size_t>(dp)]);
-      }
-      unit += round.head - own;
-    }
-    compute_[first_compute_[i]] = unit;
-  }
+  // Stages are one, and so are kinds of them.
+  detail::run_in_rounds(
+      plan, traffic.layers, sent,
+      [&](std::size_t pack) -> Nanos& { return compute_[first_compute_[pack]]; },
+      [&](std::size_t pack, std::size_t rank) { return ranked_[first_rank_[pack] + rank].head; });
 }
 
 template <CostModel Model>

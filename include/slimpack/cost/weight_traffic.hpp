@@ -3,14 +3,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/pack_rounds.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -57,5 +61,54 @@ template <CostModel Model>
   const Nanos taken{static_cast<std::int64_t>(static_cast<double>(both.value) * share)};
   return std::max(compute, traffic) + Nanos{(both.value + layers - 1) / layers} + taken;
 }
+
+namespace detail {
+
+/// Ranks that share weights run the MicroPacks of a round together: each F and B lasts as long as
+/// the slowest of its round with the traffic of its pass (`sent`, forward and backward), and B
+/// waits besides for the round's longest H. `unit(pack)` is a pack's time, to be changed,
+/// `head(pack, rank)` that of its H on a rank of its group. O(packs x ranks).
+template <class Unit, class Head>
+void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos> sent, Unit unit,
+                   Head head) {
+  struct Round {
+    std::array<Nanos, 2> slowest;  // F and B
+    Nanos head;
+    std::vector<Nanos> heads;  // by rank
+  };
+  const PackRounds rounds(plan);
+  std::vector<Round> found(
+      rounds.count(), {{}, {}, std::vector<Nanos>(static_cast<std::size_t>(plan.parallel.dp))});
+  const auto for_each = [&](const auto& visit) {
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      const MicroPack& pack = plan.micropacks[i];
+      if (pack.pass != Pass::weight) {
+        visit(i, pack, found[rounds.of(i)], pack.pass == Pass::forward ? 0U : 1U);
+      }
+    }
+  };
+  for_each([&](std::size_t i, const MicroPack& pack, Round& round, std::size_t pass) {
+    round.slowest[pass] = std::max(round.slowest[pass], unit(i));
+    if (pass == 1) return;
+    const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      round.heads[static_cast<std::size_t>(ranks[rank])] = head(i, rank);
+      round.head = std::max(round.head, head(i, rank));
+    }
+  });
+  for_each([&](std::size_t i, const MicroPack& pack, const Round& round, std::size_t pass) {
+    Nanos& time = unit(i);
+    time = with_traffic(round.slowest[pass], sent[pass], layers,
+                        plan.cluster.small.collective_compute);
+    if (pass == 0) return;
+    Nanos own;
+    for (const std::int32_t dp : plan.groups[index(pack.group)]) {
+      own = std::max(own, round.heads[static_cast<std::size_t>(dp)]);
+    }
+    time += round.head - own;
+  });
+}
+
+}  // namespace detail
 
 }  // namespace slimpack

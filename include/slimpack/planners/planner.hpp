@@ -220,8 +220,9 @@ struct PlannerInfo {
   /// Where the planner's steps are SimulationOnlyPlans, as in "with context-parallel ranks"; empty
   /// where they never are.
   std::string_view simulated_only = {};
-  /// Whether steps may fit although a device could not hold all weights and gradients of its stage.
-  bool shards_weights = false;
+  /// With up to so many stages steps may fit although a device could not hold all weights and
+  /// gradients of its own.
+  std::int32_t sharding_stages = 0;
   /// Where the planner deviates against the system that it models, to be said beside its figures;
   /// empty: nowhere.
   std::string_view against = {};
@@ -249,7 +250,7 @@ template <Planner Type>
   info.name = Type::name;
   info.description = Type::description;
   if constexpr (requires { Type::simulated_only; }) info.simulated_only = Type::simulated_only;
-  if constexpr (requires { Type::shards_weights; }) info.shards_weights = Type::shards_weights;
+  if constexpr (requires { Type::sharding_stages; }) info.sharding_stages = Type::sharding_stages;
   if constexpr (requires { Type::against; }) info.against = Type::against;
   info.plan = [](const PlanRequest& request) { return Type{}.plan(request); };
   if constexpr (MultiStepPlanner<Type>) {

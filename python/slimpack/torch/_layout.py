@@ -251,6 +251,9 @@ class Layout:
 def _check_runtime(plan: Plan, parallel: dict[str, Any]) -> None:
     if plan.tp != 1:
         raise InvalidInput(f"plan: run_plan needs tp 1, the plan has tp {plan.tp}")
+    if plan.dict["memory"].get("weights") == "sharded":
+        raise InvalidInput("plan: run_plan needs weights whole on every rank, the plan has them sharded; ask for "
+                           "plans with runtime=\"torch\" or weight_state=\"replicated\"")
     if parallel["head"] != "last":
         raise InvalidInput(f"plan: run_plan needs the head on the last stage, the plan has head "
                            f"{parallel['head']!r}; ask for plans with runtime=\"torch\"")

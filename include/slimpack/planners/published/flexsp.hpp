@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -282,7 +283,8 @@ struct FlexSp {
   /// When its answer is a SimulationOnlyPlan.
   static constexpr std::string_view simulated_only =
       "with weights sharded over ranks, or groups of several ranks";
-  static constexpr bool shards_weights = true;  ///< devices need not hold all of them
+  /// Devices need not hold all weights of their stage.
+  static constexpr std::int32_t sharding_stages = std::numeric_limits<std::int32_t>::max();
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

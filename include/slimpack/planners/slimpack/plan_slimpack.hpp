@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How slimpack plans a step. Reading order: settings.hpp (what is decided), problem.hpp,
-// assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a score), estimate.hpp
-// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp,
-// rounds.hpp (plans whose ranks share weights), this.
+// How slimpack plans a step: settings, problem, assignment (phase 1), packs (phase 2), orders,
+// candidates (a score), estimate, space, stages (what a search may take), refine, rounds, this.
 #pragma once
 
 #include <algorithm>

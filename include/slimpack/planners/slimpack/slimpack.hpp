@@ -64,9 +64,11 @@ inline constexpr std::array<SlimpackVariant, 6> kSlimpackVariants{{
 template <std::size_t variant>
 [[nodiscard]] constexpr PlannerInfo slimpack_info() noexcept {
   constexpr const SlimpackVariant& kVariant = kSlimpackVariants[variant];
-  return {kVariant.name, kVariant.description, [](const PlanRequest& request) {
-            return plan_slimpack(request, kVariant.name, kVariant.options);
-          }};
+  PlannerInfo info{kVariant.name, kVariant.description, [](const PlanRequest& request) {
+                     return plan_slimpack(request, kVariant.name, kVariant.options);
+                   }};
+  if (kVariant.options == SlimpackOptions{}) info.sharding_stages = 1;
+  return info;
 }
 
 }  // namespace slimpack::planners
