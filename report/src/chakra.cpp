@@ -73,6 +73,9 @@ class Sizes {
       case LocalKind::gather:
         return part_of_bytes(device_weights(plan_, pp).total() * plan_.model.bytes_per_element, tp,
                              plan_.parallel.tp);
+      case LocalKind::scatter:
+        return part_of_bytes(device_weights(plan_, pp).total() * plan_.memory.gradient_bytes, tp,
+                             plan_.parallel.tp);
       case LocalKind::barrier:
         return kBarrierBytes;
       case LocalKind::compute:
@@ -319,6 +322,7 @@ class ChakraWriter {
       case LocalKind::barrier:
         return CommType::all_reduce;
       case LocalKind::tensor_reduce:
+      case LocalKind::scatter:
         return CommType::reduce_scatter;
       case LocalKind::reduce:
       case LocalKind::table:
@@ -338,6 +342,7 @@ class ChakraWriter {
         return "head";
       case LocalKind::reduce:
       case LocalKind::table:
+      case LocalKind::scatter:
         return "reduction";
       case LocalKind::gather:
         return "gathering";
@@ -371,7 +376,11 @@ class ChakraWriter {
       case LocalKind::table:
         return "tied table of " + of;
       case LocalKind::gather:
-        return "weights after " + of;
+        return (dag_.label[index(node.of)].kind == sim::NodeKind::optimizer ? "weights after "
+                                                                            : "weights of ") +
+               of;
+      case LocalKind::scatter:
+        return "gradients of " + of;
     }
     return of;
   }
@@ -401,6 +410,7 @@ class ChakraWriter {
         break;
       case LocalKind::reduce:
       case LocalKind::gather:
+      case LocalKind::scatter:
         for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
           devices.push_back(device(dp, pp_, tp_));
         }

@@ -71,6 +71,7 @@ class GraphCutter {
   }
   /// Whether R of a chunk takes time: with a tied table it does on one rank too.
   [[nodiscard]] bool reduces(std::int32_t pp, std::int32_t chunk) const {
+    if (plan_.memory.weights == WeightState::sharded) return false;  // B has scattered all
     return plan_.parallel.dp > 1 || (chunk == 0 && is_tied(pp));
   }
   [[nodiscard]] std::size_t device_of(const NodeLabel& label) const {
@@ -138,7 +139,10 @@ class GraphCutter {
       inside.push_back(LocalKind::tensor_gather);
       if (label.kind != NodeKind::weight) inside.push_back(LocalKind::tensor_reduce);
     }
-    if (label.kind == NodeKind::optimizer && parallel.dp > 1 &&
+    const bool shared = plan_.memory.weights == WeightState::sharded;
+    if (shared && layers) inside.push_back(LocalKind::gather);
+    if (shared && label.kind == NodeKind::backward) inside.push_back(LocalKind::scatter);
+    if (!shared && label.kind == NodeKind::optimizer && parallel.dp > 1 &&
         plan_.memory.optimizer == OptimizerState::sharded) {
       inside.push_back(LocalKind::gather);
     }

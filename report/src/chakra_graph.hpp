@@ -25,7 +25,8 @@ enum class LocalKind : std::uint8_t {
   tensor_reduce,  ///< reductions inside layers
   reduce,         ///< a bucket of gradients, over data-parallel ranks
   table,          ///< a tied table's gradients, over the stages that hold it
-  gather          ///< updated weights, over data-parallel ranks
+  gather,         ///< updated or shared weights, over data-parallel ranks
+  scatter         ///< gradients of shared weights, over data-parallel ranks
 };
 
 /// Whether nodes of this kind are collectives.
