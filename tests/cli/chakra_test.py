@@ -323,6 +323,16 @@ class Chakra(unittest.TestCase):
         _, devices = self.check("--model", "tiny", "--dp", "2", "--pp", "3", "--weights", "apart")
         self.assertTrue(any(re.search(r"\bW \d", node.name) for nodes in devices.values() for node, _ in nodes))
 
+    def test_shared_weights(self):
+        self.write_lengths([30000, *LENGTHS])
+        for tp in ("1", "2"):
+            _, devices = self.check("--model", "tiny", "--dp", "4", "--tp", tp, "--weight-state", "sharded")
+            for nodes in devices.values():
+                names = [node.name for node, _ in nodes]
+                self.assertTrue(any(name.startswith("weights of F") for name in names))
+                self.assertTrue(any(name.startswith("gradients of B") for name in names))
+                self.assertFalse(any(name.startswith("weights after") for name in names))
+
     def test_tied_table(self):
         for dp, head in ((1, "last"), (2, "last"), (2, "shard")):
             for chunks in ("1", "2"):
