@@ -63,12 +63,7 @@ class PlannedSteps {
       ++infeasible_;
       return std::nullopt;
     }
-    Plan plan = *planners::plan_in(outcome.result);
-    if (const auto* step = std::get_if<planners::SimulationOnlyPlan>(&outcome.result);
-        step != nullptr && !step->not_held.empty()) {
-      // The executor holds what the system shards over ranks.
-      plan.memory.capacity += *std::ranges::max_element(step->not_held);
-    }
+    const Plan plan = *planners::plan_in(outcome.result);
     CHECK(plan.samples == request.batch.samples);
     CHECK(plan.target_tokens == request.batch.target_tokens);
     const Validation validation = validate(plan);

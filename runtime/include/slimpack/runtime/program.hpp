@@ -452,6 +452,7 @@ inline Program make_program(const Plan& plan) {
   }
   program.rings = ring_orders(plan);
   detail::check_process_groups(plan);
+  detail::check_rounds(plan);
   detail::add_messages(plan, program);
   return program;
 }
