@@ -636,7 +636,7 @@ class BasicDevice {
   void enter(const runtime::PackCall& call, std::span<const Out> inputs,
              TensorGroup<Number, Link>& tensor, Link& link) {
     const bool embeds = stage_of(call).embedding;
-    const In table = embeds ? gather(runtime::embedding_unit(layout_), link).values : In{};
+    const In table = embeds ? gather(runtime::embedding_unit(layout_), link).of(embedding()) : In{};
     std::size_t part = 0;
     for_each_run(call, [&](const RowRun& run, std::int64_t first_own, std::int64_t own,
                            std::span<const std::int32_t> ids) {

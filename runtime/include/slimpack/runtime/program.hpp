@@ -437,6 +437,7 @@ inline void add_messages(const Plan& plan, Program& program) {
 inline Program make_program(const Plan& plan) {
   check_executable(plan);
   require_contents(plan, "execution");
+  detail::check_rounds(plan);
   Program program;
   program.tensor_parallel = plan.parallel.tp;
   program.keys = kept_keys(plan);
@@ -452,7 +453,6 @@ inline Program make_program(const Plan& plan) {
   }
   program.rings = ring_orders(plan);
   detail::check_process_groups(plan);
-  detail::check_rounds(plan);
   detail::add_messages(plan, program);
   return program;
 }
