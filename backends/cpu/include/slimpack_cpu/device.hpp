@@ -60,8 +60,9 @@ struct OptimizerPart {
 ///                                         kBufferAlignment));
 ///     runtime::DeviceRun run(plan, program, data, 0, device, link, observer);
 ///
-/// It lives over any number of steps, whose plans share model, partition and optimizer state with
-/// the first; it always computes and stores in `Math::Number`, whatever `bytes_per_element` says.
+/// It lives over any number of steps, whose plans have model, partition and what ranks share of
+/// weights and optimizer state from the first; it always computes and stores in `Math::Number`,
+/// whatever `bytes_per_element` says.
 template <Mathematics Math>
 class BasicDevice {
  public:
@@ -202,7 +203,7 @@ class BasicDevice {
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
   /// Takes the data of the plan's step, which must outlive it, and clears the gradients. Throws
-  /// InvalidInput if the plan's model or partition is not that of the first.
+  /// InvalidInput if the plan's model or partition, or what ranks share, is not that of the first.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.tp == parallel_.tp &&

@@ -97,7 +97,7 @@ class WeightStore {
   [[nodiscard]] runtime::ElementRange own_of(const runtime::HeldTensor& tensor) const noexcept {
     return own_.within(runtime::elements_of(tensor));
   }
-  /// Those of `values`, which are `weights()` or `gradients()`, that are of an element range here.
+  /// Those of `values`, which are `weights()` or `gradients()`, of a range of `own()`.
   template <class Span>
   [[nodiscard]] Span part(Span values, const runtime::ElementRange& range) const {
     return range.size() == 0 ? Span{} : values.subspan(range.begin - own_.begin, range.size());
@@ -131,7 +131,7 @@ class WeightStore {
     if (shared_) std::ranges::fill(sums.values, Number{0});
     return sums;
   }
-  /// The same once more, as they are now.
+  /// The same without a new beginning: what has been added so far.
   [[nodiscard]] UnitValues<Out> gradients_of(const runtime::ElementRange& unit) {
     if (!shared_) return {gradients_, 0};
     return {Out(summed_).first(unit.size()), unit.begin};
