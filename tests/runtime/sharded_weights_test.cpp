@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,8 +19,10 @@
 #include "runtime/tiny_plan.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/executable.hpp"
+#include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/run_step.hpp"
+#include "slimpack/runtime/weight_units.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
@@ -152,7 +153,8 @@ TEST_CASE("shared weights: devices hold the simulator's bytes, event by event an
                             std::span(devices), executed.observer());
     executed.finish();
     test::check_memory(plan, executed, 16);
-    // The first tensor-parallel part of tables may be a row smaller than the largest.
+    // Where the vocabulary does not divide, one tensor-parallel part has a row more than another;
+    // the plan counts the largest.
     const StaticBytes predicted = static_bytes(plan, 0);
     Bytes weights, gradients;
     for (const cpu::Device& device : devices) {
@@ -223,6 +225,39 @@ TEST_CASE("shared weights: each element is on one rank") {
       for (const auto& tensor : devices[part].tensors()) CHECK(next[i++] == tensor.size());
     }
   }
+}
+
+TEST_CASE("shared weights: units make up a device's memory, a tied table is in two of them") {
+  for (std::uint64_t seed = 0; seed < test::draws(40U); ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_sharded_plan(seed);
+    for (std::int32_t tp = 0; tp < plan.parallel.tp; ++tp) {
+      const runtime::ParameterLayout layout = runtime::layout_of(plan, 0, tp);
+      std::vector<runtime::ElementRange> units{runtime::embedding_unit(layout),
+                                               runtime::head_unit(layout)};
+      for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
+        units.push_back(runtime::layer_unit(layout, layer));
+      }
+      std::size_t largest = 0, end = units.front().end;
+      for (const runtime::ElementRange& unit : units) largest = std::max(largest, unit.size());
+      CHECK(runtime::largest_unit(layout) == largest);
+      CHECK(units.front().begin == 0);
+      if (plan.model.tied) end = units[1].begin = end;
+      for (std::size_t i = 1; i < units.size(); ++i) {
+        CHECK(units[i].begin == end);
+        end = units[i].end;
+      }
+      CHECK(end == layout.size());
+      if (plan.model.tied) CHECK(runtime::head_unit(layout).begin == 0);
+    }
+  }
+  CHECK(runtime::part_of_rank(7, 3, 1).size() == 3);
+  CHECK(runtime::part_of_rank(7, 3, 2).size() == 1);
+  CHECK(runtime::part_of_rank(4, 3, 2).size() == 0);  // two elements each: nothing is left
+  const runtime::ElementRange unit{10, 20};
+  CHECK(runtime::ElementRange{5, 12}.within(unit).end == 12);
+  CHECK(runtime::ElementRange{25, 30}.within(unit).size() == 0);
+  CHECK(runtime::ElementRange{25, 30}.within(unit).from(10).end == 10);
 }
 
 TEST_CASE("shared weights: a gradient that is not finite is named by the rank that owns it") {
