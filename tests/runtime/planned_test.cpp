@@ -63,7 +63,14 @@ class PlannedSteps {
       ++infeasible_;
       return std::nullopt;
     }
-    const Plan plan = *planners::plan_in(outcome.result);
+    Plan plan = *planners::plan_in(outcome.result);
+    if (const auto* step = std::get_if<planners::SimulationOnlyPlan>(&outcome.result);
+        step != nullptr && plan.memory.weights == WeightState::sharded) {
+      // Its rounds are none of a plan: the executor holds what the system shards over ranks.
+      const Bytes held = static_bytes(plan, 0).total();
+      plan.memory.weights = WeightState::replicated;
+      plan.memory.capacity += static_bytes(plan, 0).total() - held;
+    }
     CHECK(plan.samples == request.batch.samples);
     CHECK(plan.target_tokens == request.batch.target_tokens);
     const Validation validation = validate(plan);
