@@ -27,11 +27,12 @@ template <class Ranks>
 void load_weights(Ranks& ranks, const runtime::LlamaFolder& folder) {
   ranks.each([&](auto& device) {
     for (const runtime::HeldTensor& tensor : device.tensors()) {
-      device.fill_weights(tensor, [&](auto weights) {
-        tensor.for_each_run(0, tensor.size(),
+      // A device may hold a part of the tensor alone, which begins at element `from`.
+      device.fill_weights(tensor, [&](auto weights, std::size_t from = 0) {
+        tensor.for_each_run(from, from + weights.size(),
                             [&](std::size_t first, std::size_t i, std::size_t count) {
                               folder.read(tensor.shape.name, static_cast<std::int64_t>(first),
-                                          weights.subspan(i, count));
+                                          weights.subspan(i - from, count));
                             });
       });
     }

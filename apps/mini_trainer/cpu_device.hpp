@@ -21,6 +21,7 @@
 #include "slimpack/runtime/element_type.hpp"
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/weight_units.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "unit_time.hpp"
 
@@ -64,21 +65,17 @@ class CpuDevice : public cpu::BasicDevice<Math> {
     Base::reserve(layout.capacity);
     Base::touch(Bytes{layout.capacity.value / 5 * 4});
   }
-  /// visit(name, first element, gradients): all that are held, summed over ranks.
+  /// visit(name, first element, gradients): all that are here, summed over ranks.
   template <class Visit>
   void visit_gradients(const Visit& visit) const {
     for (const runtime::HeldTensor& tensor : Base::tensors()) {
-      const std::span<const Stored> gradients = Base::gradients(tensor);
-      tensor.for_each_run(0, tensor.size(),
-                          [&](std::size_t first, std::size_t i, std::size_t count) {
-                            visit(tensor.shape.name, first, gradients.subspan(i, count));
-                          });
+      visit_runs(tensor, Base::gradients(tensor), visit);
     }
   }
-  /// fill(elements) writes all weights of a held tensor.
+  /// fill(elements, first of them) writes all weights of a held tensor that are here.
   template <class Fill>
   void fill_weights(const runtime::HeldTensor& tensor, const Fill& fill) {
-    fill(Base::weights(tensor));
+    fill(Base::weights(tensor), Base::here(tensor).begin);
   }
   /// fill(tensor, first element, first moments, second moments) writes the moments that are here.
   template <class Fill>
@@ -87,17 +84,16 @@ class CpuDevice : public cpu::BasicDevice<Math> {
       fill(part.tensor, part.first, part.first_moment, part.second_moment);
     }
   }
-  /// visit(name, first element, weights) gets what this device is to save: everything on the
-  /// stage's first rank.
+  /// visit(name, first element, weights) gets what this device is to save: its own part where
+  /// ranks share weights, else everything on the stage's first rank.
   template <class Visit>
   void visit_weights(const DeviceSchedule& place, OptimizerState, const Visit& visit) const {
-    if (place.dp > 0) return;
+    if (place.dp > 0 && !Base::shares_weights()) return;
     for (const runtime::HeldTensor& tensor : Base::tensors()) {
-      const std::span<const Stored> weights = Base::weights(tensor);
-      tensor.for_each_run(
-          0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
-            visit(tensor.shape.name, static_cast<std::int64_t>(first), weights.subspan(i, count));
-          });
+      visit_runs(tensor, Base::weights(tensor),
+                 [&](const std::string& name, std::size_t first, std::span<const Stored> weights) {
+                   visit(name, static_cast<std::int64_t>(first), weights);
+                 });
     }
   }
   /// visit(name, first element, first moments, second moments).
@@ -156,6 +152,16 @@ class CpuDevice : public cpu::BasicDevice<Math> {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// visit(name, first element, values) gets the runs of what is here of a tensor.
+  template <class Visit>
+  void visit_runs(const runtime::HeldTensor& tensor, std::span<const Stored> values,
+                  const Visit& visit) const {
+    const runtime::ElementRange here = Base::here(tensor);
+    tensor.for_each_run(here.begin, here.end,
+                        [&](std::size_t first, std::size_t i, std::size_t count) {
+                          visit(tensor.shape.name, first, values.subspan(i - here.begin, count));
+                        });
+  }
   template <class Work>
   void timed(const Work& work) {
     const Nanos begin = since();

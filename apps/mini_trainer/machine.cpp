@@ -64,6 +64,7 @@ planners::PlanRequest base_request(const Options& options, const ModelShape& mod
   request.chunks = options.chunks;
   request.head = options.head;
   request.recompute = options.recompute;
+  request.weight_state = options.weight_state;
   request.granularity = ranks.granularity;
   request.context = options.context;
   request.effort = options.effort;

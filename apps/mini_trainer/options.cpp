@@ -102,6 +102,9 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add_default("--chunks", texts.chunks, "virtual stages a device, or auto");
   add_default("--head", texts.head, "vocabulary projection and loss: last, shard or auto");
   add_default("--recompute", texts.recompute, "none, light, layer, full or auto");
+  add_default("--weight-state", texts.weight_state,
+              "weights and gradients of data-parallel ranks: replicated, sharded (with --pp 1 and "
+              "one chunk) or auto");
   add_default("--backend", texts.backend,
               "cpu or cuda; on cuda, ranks that are threads take turns on the GPUs there are, rank "
               "r on GPU r modulo their number; ranks of one GPU get equal parts of it");
@@ -165,6 +168,9 @@ Options check(const OptionTexts& texts, const Features& built) {
       texts.head, [](const std::string& text) { return parse_word<LmHead>("--head", text); });
   options.recompute = if_given(texts.recompute, [](const std::string& text) {
     return parse_word<Recompute>("--recompute", text);
+  });
+  options.weight_state = if_given(texts.weight_state, [](const std::string& text) {
+    return parse_word<WeightState>("--weight-state", text);
   });
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};

@@ -53,6 +53,7 @@ struct OptionTexts {
   std::string model = "tiny", vocabulary;
   std::string plan, planner = "slimpack";
   std::string dp, pp, tp, chunks = "auto", head = "auto", recompute = "auto";
+  std::string weight_state = "auto";
   std::string backend = "cpu", transport = "threads", dtype, gemm_candidates = "1", gemm_choices;
   std::string cost, memory;
   std::string effort = "fast", steps, batch_tokens, context = "1024", overlong = "split";
@@ -73,6 +74,7 @@ struct Options {
   std::int32_t tp = 1;
   std::optional<LmHead> head;
   std::optional<Recompute> recompute;
+  std::optional<WeightState> weight_state;
   Backend backend = Backend::cpu;
   Transport transport = Transport::threads;
   Precision precision = Precision::fp32;

@@ -201,6 +201,7 @@ void StepMaker::keep_partition(const Plan& plan) {
   request_.chunks = plan.parallel.chunks;
   request_.head = plan.parallel.head;
   request_.fewer_last_layers = fewer_last_layers_of(plan);
+  request_.weight_state = plan.memory.weights;
   partitioned_ = true;
 }
 

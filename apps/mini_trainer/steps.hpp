@@ -89,7 +89,8 @@ class StepMaker {
 
   /// Passes over the first batches of a run.
   void skip(std::int64_t batches) { stream_.skip(batches); }
-  /// Plans with the partition of this plan: its chunks, head and layers of the last stage.
+  /// Plans with the partition of this plan: its chunks, head, layers of the last stage, and whether
+  /// ranks share weights.
   void keep_partition(const Plan& plan);
   /// Draws, reads and plans the next step. Throws InvalidInput, and Unplannable where no plan is
   /// feasible.

@@ -204,12 +204,12 @@ class Run {
     const auto [documents, tokens] = size_of(training_);
     return fmt::format(
         "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, {}"
-        "chunks {}, head "
-        "{}), planner {}{}",
+        "chunks {}, head {}{}), planner {}{}",
         model_.name, weights, Device::kNumbers, model_.vocab, documents, tokens, ranks_.size(),
         plan.parallel.dp, plan.parallel.pp,
         plan.parallel.tp > 1 ? fmt::format("tp {}, ", plan.parallel.tp) : "", plan.parallel.chunks,
-        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner,
+        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage",
+        plan.memory.weights == WeightState::sharded ? ", weights sharded" : "", plan.planner,
         Device::describe(plan));
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mpi/world.hpp"
@@ -14,6 +15,7 @@
 #include "slimpack_mpi/run_step.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
+#include "support/random_sharded_plan.hpp"
 
 using namespace slimpack;
 using test::mpi_link;
@@ -52,6 +54,20 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
   return plans;
 }
 
+/// The same of plans whose ranks share weights; none for a single rank.
+std::vector<Plan> shared_plans_of_all_ranks(std::size_t count) {
+  std::vector<Plan> plans;
+  const auto ranks = static_cast<std::int32_t>(mpi_ranks());
+  if (ranks == 1) return plans;
+  for (std::uint64_t seed = 0; plans.size() < count; ++seed) {
+    test::ShardedPlanOptions options;
+    options.tp = ranks % 2 == 0 && ranks > 2 && seed % 2 == 1 ? 2 : 1;
+    options.dp = ranks / *options.tp;
+    plans.push_back(test::random_sharded_plan(seed, options));
+  }
+  return plans;
+}
+
 /// All bits that a device holds.
 std::vector<double> values_of(const cpu::Device& device) {
   std::vector<double> values;
@@ -74,7 +90,9 @@ TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave"
 }
 
 TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
-  for (const Plan& plan : plans_of_all_ranks(test::draws(15U))) {
+  std::vector<Plan> plans = plans_of_all_ranks(test::draws(15U));
+  for (Plan& plan : shared_plans_of_all_ranks(test::draws(9U))) plans.push_back(std::move(plan));
+  for (const Plan& plan : plans) {
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
     CAPTURE(plan.parallel.tp);

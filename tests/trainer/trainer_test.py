@@ -97,7 +97,9 @@ class TrainerTest(unittest.TestCase):
         for options in (["--dp", "2"], ["--pp", "2"], ["--pp", "2", "--head", "shard"], ["--pp", "2", "--chunks", "2"],
                         ["--dp", "2", "--pp", "2", "--recompute", "full"], ["--dp", "1", "--planner", "megatron"],
                         ["--dp", "2", "--planner", "megatron-cp"], ["--pp", "2", "--planner", "slimpipe-order"],
-                        ["--dp", "1", "--tp", "2"], ["--dp", "2", "--pp", "2", "--tp", "2", "--recompute", "layer"]):
+                        ["--dp", "1", "--tp", "2"], ["--dp", "2", "--pp", "2", "--tp", "2", "--recompute", "layer"],
+                        ["--dp", "3", "--weight-state", "sharded"],
+                        ["--dp", "2", "--tp", "2", "--weight-state", "sharded"]):
             self.assertIn("passed", self.run_trainer("--check", *options).stdout, options)
             self.assertIn("passed", self.run_trainer("--check", "--dtype", "fp64", *options).stdout, options)
 
@@ -140,15 +142,19 @@ class TrainerTest(unittest.TestCase):
         self.assertIn("step     1", done.stdout)
         self.assertEqual(done.stderr, "mini_trainer: --turns: standard input ended before step 2\n")
 
-    def test_a_run_goes_on_with_other_degrees_of_tensor_parallelism(self):
+    def test_a_run_goes_on_with_other_degrees_or_weights_shared(self):
         """In fp64, so that the order of sums shows in the last digits alone."""
         def losses(*options):
             done = self.run_trainer("--dtype", "fp64", "--steps", "4", *options)
             return [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step ")]
         one, two, other = ["--dp", "1"], ["--dp", "1", "--tp", "2"], ["--dp", "2", "--pp", "2", "--tp", "2"]
+        shared = ["--dp", "3", "--weight-state", "sharded"]
+        replicated = ["--dp", "3", "--weight-state", "replicated"]
         whole = losses(*one)
         self.assertEqual(losses(*two), whole)
-        for begin, end in ((one, two), (two, one), (two, other), (other, two)):
+        self.assertEqual(losses(*shared), whole)
+        for begin, end in ((one, two), (two, one), (two, other), (other, two), (shared, replicated),
+                           (replicated, shared), (shared, two)):
             folder = self.path("-".join(begin + end))
             stopped = subprocess.Popen(self.command("--dtype", "fp64", "--steps", "4", *begin, "--save", folder,
                                                     "--save-every", "2"),
@@ -163,7 +169,8 @@ class TrainerTest(unittest.TestCase):
         self.assertIn("passed", done.stdout)
 
     def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(self):
-        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"], ["--tp", "2"]):
+        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"], ["--tp", "2"],
+                        ["--weight-state", "sharded", "--dp", "2"]):
             whole, parts = "whole" + options[0], "parts" + options[0]
             self.run_trainer("--steps", "6", *options, "--save", self.path(whole))
             stopped = subprocess.Popen(self.command("--steps", "6", *options, "--save", self.path(parts),
@@ -329,7 +336,8 @@ class TrainerTest(unittest.TestCase):
     def test_mpi_processes_have_the_bits_of_threads(self):
         for ranks, options in ((2, ["--pp", "2"]), (2, ["--dp", "1", "--tp", "2"]),
                                (4, ["--dp", "2", "--pp", "2", "--chunks", "2"]),
-                               (4, ["--dp", "1", "--pp", "2", "--tp", "2"])):
+                               (4, ["--dp", "1", "--pp", "2", "--tp", "2"]),
+                               (4, ["--dp", "2", "--tp", "2", "--weight-state", "sharded"])):
             name = "".join(options)
             threads, processes = f"threads{name}", f"processes{name}"
             here = self.run_trainer("--steps", "3", *options, "--save", self.path(threads))

@@ -109,17 +109,19 @@ struct PlanCheck {
 
 namespace detail {
 
-/// The largest |got - expected| over the part of a tensor that a device holds.
+/// The largest |got - expected| over what a device holds of a tensor, of that from element `from`
+/// on.
 template <std::floating_point Element>
 double largest_difference(std::span<const Element> got, const Matrix& expected,
-                          const runtime::HeldTensor& tensor) {
+                          const runtime::HeldTensor& tensor, std::size_t from = 0) {
   double largest = 0;
-  tensor.for_each_run(0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
+  const auto compare = [&](std::size_t first, std::size_t i, std::size_t count) {
     for (std::size_t k = 0; k < count; ++k) {
-      largest =
-          worse(largest, std::abs(static_cast<double>(got[i + k]) - expected.values[first + k]));
+      const auto value = static_cast<double>(got[i - from + k]);
+      largest = worse(largest, std::abs(value - expected.values[first + k]));
     }
-  });
+  };
+  tensor.for_each_run(from, from + got.size(), compare);
   return largest;
 }
 
@@ -160,8 +162,9 @@ template <Mathematics Math = PlainMath>
     for (const runtime::HeldTensor& tensor : device.tensors()) {
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
+      const std::size_t from = device.here(tensor).begin;
       const double gradient = detail::relative(
-          detail::largest_difference<Number>(device.gradients(tensor), expected, tensor),
+          detail::largest_difference<Number>(device.gradients(tensor), expected, tensor, from),
           detail::largest_value(expected));
       double& worst = check.gradient_by_tensor[name];
       worst = detail::worse(worst, gradient);
@@ -169,7 +172,7 @@ template <Mathematics Math = PlainMath>
       check.gradient_difference = detail::worse(check.gradient_difference, gradient);
       const Matrix& updated = weights.at(name);
       const double weight = detail::relative(
-          detail::largest_difference<Number>(device.weights(tensor), updated, tensor),
+          detail::largest_difference<Number>(device.weights(tensor), updated, tensor, from),
           detail::largest_value(updated));
       check.weight_difference = detail::worse(check.weight_difference, weight);
     }

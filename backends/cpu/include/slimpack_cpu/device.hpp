@@ -28,12 +28,14 @@
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack/runtime/weight_units.hpp"
 #include "slimpack_cpu/arena.hpp"
 #include "slimpack_cpu/exchange.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cpu/tensor.hpp"
+#include "slimpack_cpu/weight_store.hpp"
 #include "slimpack_cpu/workspace.hpp"
 
 namespace slimpack::cpu {
@@ -58,8 +60,9 @@ struct OptimizerPart {
 ///                                         kBufferAlignment));
 ///     runtime::DeviceRun run(plan, program, data, 0, device, link, observer);
 ///
-/// It lives over any number of steps, whose plans share model, partition and optimizer state with
-/// the first; it always computes and stores in `Math::Number`, whatever `bytes_per_element` says.
+/// It lives over any number of steps, whose plans have model, partition and what ranks share of
+/// weights and optimizer state from the first; it always computes and stores in `Math::Number`,
+/// whatever `bytes_per_element` says.
 template <Mathematics Math>
 class BasicDevice {
  public:
@@ -92,27 +95,16 @@ class BasicDevice {
     tp_ = static_cast<std::int32_t>(device % parts);
     adopt(plan);
     layout_ = runtime::layout_of(plan, pp_, tp_);
-    buckets_ = runtime::BucketQueue(runtime::buckets_of(model, stages_, process_groups(), layout_));
-    weights_.resize(layout_.size());
-    gradients_.resize(layout_.size());
-    for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      const auto draw = [&](std::span<double> into) {
-        runtime::initialise(into, tensor.whole(), tensor.first_row, seed, tensor.first_col,
-                            tensor.shape.cols);
-      };
-      if constexpr (std::same_as<Number, double>) {
-        draw(of(weights_, tensor));
-      } else {
-        std::vector<double> drawn(tensor.size());
-        draw(drawn);
-        std::ranges::transform(drawn, of(weights_, tensor).begin(),
-                               [](double value) { return static_cast<Number>(value); });
-      }
+    store_ = WeightStore<Number>(layout_, process_groups().ranks(), plan.memory.weights);
+    if (!shares_weights()) {  // else B sums gradients itself, layer by layer
+      buckets_ =
+          runtime::BucketQueue(runtime::buckets_of(model, stages_, process_groups(), layout_));
     }
-    const auto ranks = static_cast<std::size_t>(parallel_.dp);
-    const std::size_t part = optimizer_ == OptimizerState::sharded
-                                 ? (layout_.size() + ranks - 1) / ranks
-                                 : layout_.size();
+    store_.draw(layout_, seed);
+    const std::size_t part =
+        optimizer_ == OptimizerState::sharded
+            ? runtime::elements_of_rank(layout_.size(), static_cast<std::size_t>(parallel_.dp))
+            : layout_.size();
     first_moment_.resize(part);
     second_moment_.resize(part);
   }
@@ -121,13 +113,24 @@ class BasicDevice {
   [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const noexcept {
     return layout_.tensors;
   }
-  /// What the device holds of a tensor.
-  [[nodiscard]] In weights(const runtime::HeldTensor& tensor) const { return of(weights_, tensor); }
+  /// Whether the data-parallel ranks share weights and gradients, of which each owns a part.
+  [[nodiscard]] bool shares_weights() const noexcept { return store_.shared(); }
+  /// Elements of the held tensor whose weights and gradients are here: all, or where ranks share
+  /// them what this rank owns, which may be none.
+  [[nodiscard]] runtime::ElementRange here(const runtime::HeldTensor& tensor) const {
+    return store_.own_of(tensor).from(tensor.offset);
+  }
+  /// The weights that are `here`.
+  [[nodiscard]] In weights(const runtime::HeldTensor& tensor) const {
+    return store_.part(store_.weights(), store_.own_of(tensor));
+  }
   /// The same, to be written: a loaded checkpoint.
-  [[nodiscard]] Out weights(const runtime::HeldTensor& tensor) { return of(weights_, tensor); }
-  /// Gradients of the last step in what the device holds of a tensor, summed over ranks and copies.
+  [[nodiscard]] Out weights(const runtime::HeldTensor& tensor) {
+    return store_.part(store_.weights(), store_.own_of(tensor));
+  }
+  /// Gradients of the last step in what is `here`, summed over ranks and copies.
   [[nodiscard]] In gradients(const runtime::HeldTensor& tensor) const {
-    return of(gradients_, tensor);
+    return store_.part(store_.gradients(), store_.own_of(tensor));
   }
 
   // --- optimizer ---
@@ -152,16 +155,14 @@ class BasicDevice {
   /// up every tensor, copies (of ranks with replicated state, of a tied table, of norms on
   /// tensor-parallel devices) holding equal numbers.
   [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
-    const auto range = optimizer_range();
+    const runtime::ElementRange range = optimizer_range();
     std::vector<OptimizerPart<Number>> parts;
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      const std::size_t begin = std::max(range.first, tensor.offset);
-      const std::size_t end = std::min(range.second, tensor.offset + tensor.size());
-      if (begin >= end) continue;
+      const runtime::ElementRange part =
+          range.within(runtime::elements_of(tensor)).from(tensor.offset);
       tensor.for_each_run(
-          begin - tensor.offset, end - tensor.offset,
-          [&](std::size_t element, std::size_t i, std::size_t count) {
-            const std::size_t here = tensor.offset + i - range.first;
+          part.begin, part.end, [&](std::size_t element, std::size_t i, std::size_t count) {
+            const std::size_t here = tensor.offset + i - range.begin;
             parts.push_back({tensor.whole(), element, std::span(first_moment_).subspan(here, count),
                              std::span(second_moment_).subspan(here, count)});
           });
@@ -188,11 +189,9 @@ class BasicDevice {
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return element_bytes_of<Number>(); }
   /// Weights, gradients and optimizer state of this device.
   [[nodiscard]] StaticBytes static_bytes() const noexcept {
-    const auto size = [](std::size_t elements) {
-      return Bytes{static_cast<std::int64_t>(elements * sizeof(Number))};
-    };
-    return {size(weights_.size()), size(gradients_.size()),
-            size(first_moment_.size() + second_moment_.size())};
+    const std::size_t moments = (first_moment_.size() + second_moment_.size()) * sizeof(Number);
+    return {store_.weight_bytes(), store_.gradient_bytes(),
+            Bytes{static_cast<std::int64_t>(moments)}};
   }
   /// A buffer from the arena, if there is one, else from the heap.
   [[nodiscard]] Buffer allocate(Bytes bytes) {
@@ -204,32 +203,31 @@ class BasicDevice {
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
   /// Takes the data of the plan's step, which must outlive it, and clears the gradients. Throws
-  /// InvalidInput if the plan's model or partition is not that of the first.
+  /// InvalidInput if the plan's model or partition, or what ranks share, is not that of the first.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.tp == parallel_.tp &&
-                plan.parallel.head == parallel_.head && plan.memory.optimizer == optimizer_,
+                plan.parallel.head == parallel_.head && plan.memory.optimizer == optimizer_ &&
+                (plan.memory.weights == WeightState::sharded) == shares_weights(),
             "Device: model and partition must stay from step to step");
     adopt(plan);
     buckets_.begin_step();
     data_ = &data;
-    std::ranges::fill(gradients_, Number{0});
+    store_.clear_gradients();
   }
 
   /// F of a pack on a virtual stage.
   template <DeviceLink<Number> Link>
   void forward(const runtime::PackCall& call, Link& link) {
-    math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     auto tensor = tensor_group(call, workspace, link);
     const std::size_t unit = workspace.mark();
     const Stage& stage = stage_of(call);
     std::vector<Out> next = layer_inputs(call, 0);
-    enter(call, next, tensor);
+    enter(call, next, tensor, link);
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
       workspace.rewind(unit);
-      const Layer<Math, Link> work(
-          math_, part_, layer_of<In>(std::as_const(weights_), stage.first_layer + layer), tensor);
+      const Layer<Math, Link> work = whole_layer(stage.first_layer + layer, tensor, link);
       const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
       const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::forward, workspace);
       const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
@@ -263,7 +261,6 @@ class BasicDevice {
   /// a token is not finite.
   template <DeviceLink<Number> Link>
   void backward(const runtime::PackCall& call, Link& link) {
-    math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     auto tensor = tensor_group(call, workspace, link);
     const Stage& stage = stage_of(call);
@@ -279,14 +276,13 @@ class BasicDevice {
     if (!call.output.empty()) {
       std::ranges::copy(gradient, numbers<Number>(call.output).begin());
     } else if (stage.embedding) {
-      embedding_backward(call, gradient, tensor);
+      embedding_backward(call, gradient, tensor, link);
     }
   }
 
   /// W of a pack on a virtual stage: the gradients of matrices of rows that B has left apart.
   template <DeviceLink<Number> Link>
   void weight(const runtime::PackCall& call, Link& link) {
-    math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     auto tensor = tensor_group(call, workspace, link);
     const Stage& stage = stage_of(call);
@@ -294,9 +290,8 @@ class BasicDevice {
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
       workspace.rewind(mark);
       const std::int64_t model_layer = stage.first_layer + layer;
-      const Layer<Math, Link> work(math_, part_, layer_of<In>(std::as_const(weights_), model_layer),
-                                   tensor);
-      const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
+      const Layer<Math, Link> work = whole_layer(model_layer, tensor, link);
+      const LayerTensors<Out> gradients = begin_gradients(model_layer);
       std::vector<WeightRows<Number>> rows = weight_rows(call, layer);
       if (call.own.devices == 1 && rows.size() > 1) {
         rows = {gathered_weight_rows(std::span<const WeightRows<Number>>(rows), workspace)};
@@ -313,7 +308,9 @@ class BasicDevice {
   /// H of a pack, tile by tile. Throws std::runtime_error naming samples whose loss is not finite.
   template <DeviceLink<Number> Link>
   void head(const runtime::HeadCall& call, Link& link) {
-    math_.forget();
+    const runtime::ElementRange unit = runtime::head_unit(layout_);
+    const HeadTensors<In> weights = head_of(gather(unit, link));
+    const HeadTensors<Out> gradients = head_of(store_.begin_gradients(unit));
     const std::vector<std::vector<Row>> rows = rows_by_device(call);
     const std::int64_t most = call.own.devices == 1
                                   ? head_tile_.value
@@ -331,9 +328,10 @@ class BasicDevice {
                          of_device.begin() + static_cast<std::ptrdiff_t>(end));
       }
       if (tile.rows.empty()) break;
-      head_tile(call, tile, link);
+      head_tile(call, tile, weights, gradients, link);
     }
     check_losses(call);
+    scatter(unit, link);
   }
 
   /// R of a chunk: queues the sums that no B has queued.
@@ -348,38 +346,33 @@ class BasicDevice {
   /// `backward` have named its sample before.
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
-    const runtime::StageProcessGroups process_groups = this->process_groups();
     for (const runtime::Bucket& bucket : buckets_.all())
       link.await_sum(bucket.process_group, bucket.tag);
-    // Every rank adds up its own stages and parts; the table counts on stage 0 only, and gains of
-    // norms, which all parts have, on part 0 only.
+    // Every rank adds up what is here of its own stages and parts; the table counts on stage 0
+    // only, and gains of norms, which all parts have, on part 0 only.
     const std::size_t table = pp_ == 0 ? 0 : layout_.table;
     double sum = 0;
     if (tp_ == 0) {
-      sum = math_.squares(std::span(gradients_).subspan(table));
+      sum = math_.squares(store_.gradients().subspan(table));
     } else {
       for (const runtime::HeldTensor& tensor : layout_.tensors) {
         if (tensor.whole_rows == 1 || tensor.offset < table) continue;
-        sum += math_.squares(of(std::as_const(gradients_), tensor));
+        sum += math_.squares(gradients(tensor));
       }
     }
-    if (parallel_.tp > 1) {
-      link.all_reduce(process_groups.tensor(), std::span(&sum, 1), runtime::Reduction::sum);
-    }
-    if (parallel_.pp > 1) {
-      link.all_reduce(process_groups.stages(), std::span(&sum, 1), runtime::Reduction::sum);
-    }
+    sum_of_model(sum, link);
     gradient_norm_ = std::sqrt(sum);
     if (!std::isfinite(gradient_norm_)) throw_norm_not_finite(gradient_norm_, link);
     ++steps_;
-    const auto [first, last] = optimizer_range();
-    const std::size_t count = last - first;
-    math_.adamw_step(std::span(weights_).subspan(first, count),
-                     std::span(first_moment_).first(count), std::span(second_moment_).first(count),
-                     std::span(gradients_).subspan(first, count), settings_, steps_,
+    const runtime::ElementRange range = optimizer_range();
+    const Out weights = store_.weights();
+    math_.adamw_step(store_.part(weights, range), std::span(first_moment_).first(range.size()),
+                     std::span(second_moment_).first(range.size()),
+                     store_.part(store_.gradients(), range), settings_, steps_,
                      clipping_factor(settings_, gradient_norm_));
-    if (count < layout_.size())
-      link.all_gather(process_groups.ranks(), std::span(weights_), first, last);
+    if (range.size() < weights.size()) {
+      link.all_gather(process_groups().ranks(), weights, range.begin, range.end);
+    }
   }
 
  private:
@@ -396,12 +389,12 @@ class BasicDevice {
   };
   using Pieces = std::span<const PieceRows<Number>>;
 
-  static Out of(std::vector<Number>& values, const runtime::HeldTensor& tensor) {
-    return std::span(values).subspan(tensor.offset, tensor.size());
-  }
-  static In of(const std::vector<Number>& values, const runtime::HeldTensor& tensor) {
-    return std::span(values).subspan(tensor.offset, tensor.size());
-  }
+  /// What H uses of a device: its rows of the vocabulary projection, and on the last stage the gain
+  /// of the norm before it.
+  template <class Span>
+  struct HeadTensors {
+    Span projection, norm;
+  };
 
   void adopt(const Plan& plan) {
     model_ = plan.model;
@@ -419,31 +412,73 @@ class BasicDevice {
   [[nodiscard]] runtime::StageProcessGroups process_groups() const {
     return {parallel_, dp_, pp_, tp_};
   }
-  /// Queues a bucket's sum over ranks. Tensor-parallel devices have added to the gradients of norms
-  /// by their own rows, so they make these equal first.
+  /// Queues a bucket's sum over ranks.
   template <class Link>
   [[nodiscard]] auto queue_on(Link& link) {
     return [&](const runtime::Bucket& bucket) {
-      if (parallel_.tp > 1) {
-        const runtime::ProcessGroup tensor = process_groups().tensor();
-        for (const runtime::HeldTensor& held : layout_.tensors) {
-          const bool within =
-              held.offset >= bucket.begin && held.offset < bucket.begin + bucket.size;
-          if (held.whole_rows != 1 || !within) continue;
-          link.all_reduce(tensor, of(gradients_, held), runtime::Reduction::sum);
-        }
-      }
+      const runtime::ElementRange range{bucket.begin, bucket.begin + bucket.size};
+      const UnitValues<Out> gradients = store_.gradients_of(range);
+      join_norms(range, gradients, link);
       link.queue_sum(bucket.process_group, bucket.tag,
-                     std::span(gradients_).subspan(bucket.begin, bucket.size));
+                     gradients.values.subspan(range.begin, range.size()));
     };
   }
+  /// Tensor-parallel devices have added to the gradients of norms by their own rows: makes those
+  /// within a range equal.
+  template <class Link>
+  void join_norms(const runtime::ElementRange& range, const UnitValues<Out>& gradients,
+                  Link& link) const {
+    if (parallel_.tp == 1) return;
+    const runtime::ProcessGroup tensor = process_groups().tensor();
+    for (const runtime::HeldTensor& held : layout_.tensors) {
+      const bool within = held.offset >= range.begin && held.offset < range.end;
+      if (held.whole_rows != 1 || !within) continue;
+      link.all_reduce(tensor, gradients.of(held), runtime::Reduction::sum);
+    }
+  }
+  /// Adds up a number that each device has of its part of the model.
+  template <class Link>
+  void sum_of_model(double& number, Link& link) const {
+    const auto sum = [&](const runtime::ProcessGroup& process_group, bool several) {
+      if (!several) return;
+      link.all_reduce(process_group, std::span(&number, 1), runtime::Reduction::sum);
+    };
+    sum(process_groups().tensor(), parallel_.tp > 1);
+    sum(process_groups().stages(), parallel_.pp > 1);
+    sum(process_groups().ranks(), shares_weights());
+  }
 
-  /// Elements [first, last) of the device's memory whose optimizer state is here.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> optimizer_range() const {
-    const std::size_t size = layout_.size();
-    if (optimizer_ == OptimizerState::replicated) return {0, size};
-    const std::size_t first = std::min(size, first_moment_.size() * static_cast<std::size_t>(dp_));
-    return {first, std::min(size, first + first_moment_.size())};
+  /// The weights of a unit, whole until the gather after the next.
+  template <class Link>
+  [[nodiscard]] UnitValues<In> gather(const runtime::ElementRange& unit, Link& link) {
+    math_.forget();  // other weights may lie where those of a unit before did
+    return store_.gather(unit, link);
+  }
+  /// Brings the gradients of a unit that has run to the ranks that own them, where ranks share
+  /// them.
+  template <class Link>
+  void scatter(const runtime::ElementRange& unit, Link& link) {
+    if (!shares_weights()) return;
+    join_norms(unit, store_.gradients_of(unit), link);
+    store_.scatter(unit, link);
+  }
+  /// A layer of the model with its weights.
+  template <class Link>
+  [[nodiscard]] Layer<Math, Link> whole_layer(std::int64_t layer, TensorGroup<Number, Link>& tensor,
+                                              Link& link) {
+    const runtime::ElementRange unit = runtime::layer_unit(layout_, layer);
+    return {math_, part_, layer_of(gather(unit, link), layer), tensor};
+  }
+  /// Where to add the gradients of a layer of the model.
+  [[nodiscard]] LayerTensors<Out> begin_gradients(std::int64_t layer) {
+    return layer_of(store_.begin_gradients(runtime::layer_unit(layout_, layer)), layer);
+  }
+
+  /// Elements of the device's memory whose optimizer state is here.
+  [[nodiscard]] runtime::ElementRange optimizer_range() const {
+    if (optimizer_ == OptimizerState::replicated) return {0, layout_.size()};
+    return runtime::part_of_rank(layout_.size(), static_cast<std::size_t>(parallel_.dp),
+                                 static_cast<std::size_t>(dp_));
   }
 
   void check_losses(const runtime::HeadCall& call) const {
@@ -465,7 +500,7 @@ class BasicDevice {
   }
 
   /// Throws for a norm that is not finite although the gradients of all tokens were: a sum over
-  /// tokens is not. `norm` is that of all stages, of which one at least can name the tensor.
+  /// tokens is not. `norm` is that of all devices, of which one at least can name the tensor.
   template <class Link>
   [[noreturn]] void throw_norm_not_finite(double norm, Link& link) const {
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
@@ -474,12 +509,7 @@ class BasicDevice {
                                            "', where the MicroPacks' gradients are added up");
     }
     // A device that can say more never comes here.
-    if (parallel_.tp > 1) {
-      link.all_reduce(process_groups().tensor(), std::span(&norm, 1), runtime::Reduction::sum);
-    }
-    if (parallel_.pp > 1) {
-      link.all_reduce(process_groups().stages(), std::span(&norm, 1), runtime::Reduction::sum);
-    }
+    sum_of_model(norm, link);
     throw not_finite("the norm of the gradients", "");
   }
 
@@ -493,18 +523,27 @@ class BasicDevice {
     return stages_[static_cast<std::size_t>(call.virtual_stage)];
   }
 
-  template <class Span, class Values>
-    requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
-  [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
+  template <class Span>
+  [[nodiscard]] LayerTensors<Span> layer_of(const UnitValues<Span>& values,
+                                            std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
     const auto held = [&](runtime::LayerTensor tensor) -> Span {
-      return of(values, layout_.tensors[first + static_cast<std::size_t>(tensor)]);
+      return values.of(layout_.tensors[first + static_cast<std::size_t>(tensor)]);
     };
     return {held(runtime::LayerTensor::input_norm), held(runtime::LayerTensor::query),
             held(runtime::LayerTensor::key),        held(runtime::LayerTensor::value),
             held(runtime::LayerTensor::output),     held(runtime::LayerTensor::mid_norm),
             held(runtime::LayerTensor::gate),       held(runtime::LayerTensor::up),
             held(runtime::LayerTensor::down)};
+  }
+
+  template <class Span>
+  [[nodiscard]] HeadTensors<Span> head_of(const UnitValues<Span>& values) const {
+    // A tied table that is here whole begins with the device's rows.
+    const std::int64_t rows = head_shard(model_.vocab, parallel_, pp_, tp_).size();
+    const Span table = values.of(layout_.tensors[layout_.head.front()]);
+    return {table.first(static_cast<std::size_t>(rows * model_.hidden)),
+            is_last() ? values.of(layout_.tensors[layout_.final_norm.front()]) : Span{}};
   }
 
   [[nodiscard]] std::span<const std::int32_t> tokens(const runtime::Piece& piece) const {
@@ -596,18 +635,20 @@ class BasicDevice {
   /// Fills the first layer's input from token embeddings or from what was received.
   template <class Link>
   void enter(const runtime::PackCall& call, std::span<const Out> inputs,
-             TensorGroup<Number, Link>& tensor) {
+             TensorGroup<Number, Link>& tensor, Link& link) {
+    const bool embeds = stage_of(call).embedding;
+    const In table = embeds ? gather(runtime::embedding_unit(layout_), link).of(embedding()) : In{};
     std::size_t part = 0;
     for_each_run(call, [&](const RowRun& run, std::int64_t first_own, std::int64_t own,
                            std::span<const std::int32_t> ids) {
       const Out into = inputs[part++];
-      if (!stage_of(call).embedding) {
+      if (!embeds) {
         std::ranges::copy(detail::rows(numbers<Number>(call.input), first_own, own, model_.hidden),
                           into.begin());
         return;
       }
       tensor.sum(std::span(&run, 1), std::span(&into, 1), [&](std::span<const Out> sums) {
-        for_each_embedded(ids, sums.front(), [&](auto row, In table, const std::int32_t* id) {
+        for_each_embedded(ids, sums.front(), [&](auto row, const std::int32_t* id) {
           if (id == nullptr) {
             std::ranges::fill(row, Number{0});
           } else {
@@ -621,17 +662,19 @@ class BasicDevice {
   /// Adds the gradients of the stage's input to those of the embedding.
   template <class Link>
   void embedding_backward(const runtime::PackCall& call, Out gradient,
-                          TensorGroup<Number, Link>& tensor) {
-    const Out table = of(gradients_, embedding());
+                          TensorGroup<Number, Link>& tensor, Link& link) {
+    const runtime::ElementRange unit = runtime::embedding_unit(layout_);
+    const Out table = store_.begin_gradients(unit).of(embedding());
     for_each_run(call, [&](const RowRun& run, std::int64_t first_own, std::int64_t own,
                            std::span<const std::int32_t> ids) {
       const Out rows = detail::rows(gradient, first_own, own, model_.hidden);
       const In whole = tensor.gather(std::span(&run, 1), std::span(&rows, 1)).front();
-      for_each_embedded(ids, whole, [&](In row, In, const std::int32_t* id) {
+      for_each_embedded(ids, whole, [&](In row, const std::int32_t* id) {
         if (id == nullptr) return;
         math_.embedding_backward(table, row, std::span(id, 1), rows_of_table(), model_.hidden);
       });
     });
+    scatter(unit, link);
   }
 
   [[nodiscard]] const runtime::HeldTensor& embedding() const {
@@ -639,16 +682,14 @@ class BasicDevice {
   }
   [[nodiscard]] std::int64_t rows_of_table() const { return embedding().shape.rows; }
 
-  /// Calls visit(row, table, id) for every token: `id` is its row of the table, null where another
-  /// tensor-parallel device has that.
+  /// Calls visit(row, id) for every token: `id` is its row of the device's part of the table, null
+  /// where another tensor-parallel device has that.
   template <class Rows, class Visit>
   void for_each_embedded(std::span<const std::int32_t> ids, Rows rows, Visit visit) const {
-    const In table = of(weights_, embedding());
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto row = static_cast<std::int32_t>(ids[i] - embedding().first_row);
       const bool here = row >= 0 && row < rows_of_table();
-      visit(detail::row(rows, static_cast<std::int64_t>(i), model_.hidden), table,
-            here ? &row : nullptr);
+      visit(detail::row(rows, static_cast<std::int64_t>(i), model_.hidden), here ? &row : nullptr);
     }
   }
 
@@ -752,9 +793,8 @@ class BasicDevice {
   void backward_layer(const runtime::PackCall& call, std::int64_t model_layer, std::int64_t layer,
                       Out gradient, Workspace<Number>& workspace, TensorGroup<Number, Link>& tensor,
                       Link& link) {
-    const Layer<Math, Link> work(math_, part_, layer_of<In>(std::as_const(weights_), model_layer),
-                                 tensor);
-    const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
+    const Layer<Math, Link> work = whole_layer(model_layer, tensor, link);
+    const LayerTensors<Out> gradients = begin_gradients(model_layer);
     const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
     const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::backward, workspace);
     const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
@@ -816,6 +856,7 @@ class BasicDevice {
     each_group([&](Pieces group, auto group_scratch, auto group_apart) {
       work.backward_before_attention(gradients, group, group_scratch, gradient, group_apart);
     });
+    scatter(runtime::layer_unit(layout_, model_layer), link);
   }
 
   /// The rows of H by the tensor-parallel device that holds them, in the order of the call.
@@ -840,7 +881,8 @@ class BasicDevice {
   /// vocabulary; those of the last stage own hidden states, losses and hidden gradients, each of
   /// its rows.
   template <DeviceLink<Number> Link>
-  void head_tile(const runtime::HeadCall& call, const HeadTile& tile, Link& link) {
+  void head_tile(const runtime::HeadCall& call, const HeadTile& tile,
+                 const HeadTensors<In>& weights, const HeadTensors<Out>& gradients, Link& link) {
     const auto n = static_cast<std::int64_t>(tile.rows.size());
     const auto own = static_cast<std::int64_t>(tile.own);
     const std::int64_t h = model_.hidden;
@@ -863,9 +905,8 @@ class BasicDevice {
                                            : In{};
     const RowShape norm_shape{own, h};
     if (is_last()) {
-      const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-      math_.rms_norm_forward(own_normed, inverse, hidden, of(std::as_const(weights_), norm),
-                             norm_shape, model_.norm_eps);
+      math_.rms_norm_forward(own_normed, inverse, hidden, weights.norm, norm_shape,
+                             model_.norm_eps);
     }
     if (sharded) link.broadcast(call.stages, root, own_normed);
     if (several) link.all_gather(call.tensor, normed, first, last);
@@ -879,29 +920,24 @@ class BasicDevice {
       if (several) link.all_reduce(call.tensor, values, reduction);
       if (sharded) link.all_reduce(call.stages, values, reduction);
     };
-    const std::size_t head_offset = layout_.tensors[layout_.head.front()].offset;
-    const auto head_size = static_cast<std::size_t>(shard.size() * h);
-    const In head_weights = std::span(weights_).subspan(head_offset, head_size);
     const LinearShape projection{n, h, shard.size()};
     const LogitShape logit_shape{n, shard.first, shard.size()};
-    math_.linear_forward(logits, normed, head_weights, projection);
+    math_.linear_forward(logits, normed, weights.projection, projection);
     math_.logit_maximum(maximum, logits, logit_shape);
     all_reduce(maximum, runtime::Reduction::maximum);
     math_.logit_sums(sum, target_logit, logits, maximum, targets, logit_shape);
     all_reduce(sum, runtime::Reduction::sum);
     all_reduce(target_logit, runtime::Reduction::sum);
     math_.logit_gradients(logits, maximum, sum, targets, logit_shape, scale_);
-    math_.linear_backward_input(dnormed, logits, head_weights, projection);
-    math_.linear_backward_weight(std::span(gradients_).subspan(head_offset, head_size), logits,
-                                 normed, projection);
+    math_.linear_backward_input(dnormed, logits, weights.projection, projection);
+    math_.linear_backward_weight(gradients.projection, logits, normed, projection);
     if (several) link.reduce_scatter(call.tensor, dnormed, first, last);
     const Out own_dnormed = dnormed.subspan(first, last - first);
     if (sharded) link.all_reduce(call.stages, own_dnormed, runtime::Reduction::sum);
     if (!is_last()) return;
 
-    const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-    math_.rms_norm_backward(dhidden, of(gradients_, norm), own_dnormed, hidden,
-                            of(std::as_const(weights_), norm), inverse, norm_shape);
+    math_.rms_norm_backward(dhidden, gradients.norm, own_dnormed, hidden, weights.norm, inverse,
+                            norm_shape);
     for (std::size_t i = 0; i < tile.rows.size(); ++i) {
       if (!targets[i]) continue;
       call.losses[static_cast<std::size_t>(tile.rows[i].place)] =
@@ -927,7 +963,8 @@ class BasicDevice {
   std::int32_t dp_ = 0, pp_ = 0, tp_ = 0;
   runtime::ParameterLayout layout_;
   runtime::BucketQueue buckets_;
-  std::vector<Number> weights_, gradients_, first_moment_, second_moment_;
+  WeightStore<Number> store_;
+  std::vector<Number> first_moment_, second_moment_;
   std::int64_t steps_ = 0;
   double gradient_norm_ = 0;
   ArenaOwner arena_;

@@ -195,6 +195,11 @@ struct HeadCall {
 /// - `reduce` queues the sums of a chunk's gradients over the ranks, with chunk 0 embedding, final
 ///   norm and head too, as far as a `backward` that releases has not, and never blocks; `optimize`
 ///   awaits all sums, then updates the weights.
+/// - Where ranks share weights (`MemorySpec::weights`), they run units of one kind at the same
+/// time.
+///   `forward`, `backward` and `head` make the weights that they use whole and sum what they add to
+///   gradients onto the ranks that own them, with all ranks, also where a rank has no rows;
+///   `reduce` then finds nothing left to sum.
 /// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
 ///   losses above all, has happened when it returns.
 /// - With tensor parallelism the devices `tensor` of a call run it at the same time: each holds its

@@ -2,6 +2,7 @@
 // Which plans can be executed at all.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace slimpack::runtime {
 
 /// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism that does not divide
 /// the model or is of version 1, whose memory has no room for whole rows, or tables of stages,
-/// devices, groups and samples that do not fit together.
+/// devices, groups and samples that do not fit together; weights that ranks share with more than
+/// one stage or chunk, or without sharing the optimizer state.
 inline void check_executable(const Plan& plan) {
   require_layout(plan, "execution");
   require_divisible(plan, "execution");
@@ -36,6 +38,12 @@ inline void check_executable(const Plan& plan) {
     layer = stage.end_layer;
   }
   require(layer == plan.model.layers, "execution: stages must end at model.layers", layer);
+  if (plan.memory.weights != WeightState::sharded) return;
+  require(plan.parallel.pp == 1, "execution: sharded weights need parallel.pp 1", plan.parallel.pp);
+  require(plan.parallel.chunks == 1, "execution: sharded weights need parallel.chunks 1",
+          plan.parallel.chunks);
+  require(plan.memory.optimizer == OptimizerState::sharded,
+          "execution: sharded weights need sharded optimizer state");
 }
 
 namespace detail {
@@ -80,6 +88,40 @@ inline void check_process_groups(const Plan& plan) {
     }
     check_same_order(plan, devices, "the stages of rank " + std::to_string(dp),
                      [](const Unit& unit) { return unit.kind == UnitKind::head; });
+  }
+}
+
+/// Ranks that share weights gather and sum them in every unit: throws unless all run units of one
+/// kind at one time, those of a group the same MicroPack, and none leaves gradients to W, which
+/// would find the weights of its layers gone.
+inline void check_rounds(const Plan& plan) {
+  if (plan.memory.weights != WeightState::sharded) return;
+  const auto wrong = [](const DeviceSchedule& device, std::size_t place, const std::string& rule) {
+    require(false,
+            "execution: sharded weights need " + rule + ", not so rank " +
+                std::to_string(device.dp) + " at unit",
+            static_cast<std::int64_t>(place));
+  };
+  const std::vector<Unit>& first = plan.schedule.front().order;
+  for (const DeviceSchedule& device : plan.schedule) {
+    if (device.order.size() != first.size()) {
+      wrong(device, std::min(device.order.size(), first.size()), "as many units on all ranks");
+    }
+    for (std::size_t place = 0; place < device.order.size(); ++place) {
+      const Unit& unit = device.order[place];
+      if (unit.kind != first[place].kind) wrong(device, place, "units of one kind on all ranks");
+      if (!names_pack(unit.kind)) continue;
+      const MicroPack& pack = plan.micropacks[index(unit.pack)];
+      if (pack.pass == Pass::weight || pack.weights == WeightGradients::apart) {
+        wrong(device, place, "the gradients of weights to be computed in B");
+      }
+      for (const std::int32_t rank : plan.groups[index(pack.group)]) {
+        const std::vector<Unit>& other = plan.schedule[static_cast<std::size_t>(rank)].order;
+        if (place >= other.size() || other[place] != unit) {
+          wrong(device, place, "a MicroPack at one place of all its ranks' orders");
+        }
+      }
+    }
   }
 }
 

@@ -437,6 +437,7 @@ inline void add_messages(const Plan& plan, Program& program) {
 inline Program make_program(const Plan& plan) {
   check_executable(plan);
   require_contents(plan, "execution");
+  detail::check_rounds(plan);
   Program program;
   program.tensor_parallel = plan.parallel.tp;
   program.keys = kept_keys(plan);
