@@ -30,7 +30,7 @@ namespace {
 struct Strata {
   std::int64_t plans = 0, infeasible = 0, in_cp_group = 0, chunked = 0, tight = 0, tiny = 0,
                list = 0, lockstep = 0, sharded = 0, recomputed = 0, apart = 0, narrow = 0,
-               short_blocks = 0;
+               short_blocks = 0, rounds = 0, shared_weights = 0;
 };
 
 planners::PlanRequest random_request(Random& random, Strata& counts) {
@@ -122,6 +122,12 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   CHECK(balance.least <= balance.fullest);
   CHECK(balance.mean <= balance.fullest);
   CHECK(balance.least > 0);
+  counts.shared_weights += plan.memory.weights == WeightState::sharded ? 1 : 0;
+  if (request.weight_state) CHECK(plan.memory.weights == *request.weight_state);
+  if (outcome.settings.contains("rounds")) {
+    ++counts.rounds;
+    return;
+  }
   (outcome.settings.at("schedule") == "list" ? counts.list : counts.lockstep) += 1;
 }
 
@@ -141,7 +147,10 @@ TEST_CASE("slimpack: laws over many small draws") {
           ", tiny ", counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list,
           ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed, ", weights apart ",
           counts.apart, ", all samples shared ", counts.narrow, ", short blocks ",
-          counts.short_blocks);
+          counts.short_blocks, ", rounds ", counts.rounds, ", of them with shared weights ",
+          counts.shared_weights);
+  CHECK(counts.rounds > counts.shared_weights);
+  CHECK(counts.shared_weights > 0);
   CHECK(counts.narrow > 0);
   CHECK(counts.short_blocks > 0);
   CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
@@ -309,7 +318,8 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
       const Plan* plan = std::get_if<Plan>(&outcome.result);
       if (before) REQUIRE(plan != nullptr);
       if (plan == nullptr) continue;
-      (outcome.settings.at("same_packs") == "yes" ? same : own) += 1;
+      const auto packs = outcome.settings.find("same_packs");
+      if (packs != outcome.settings.end()) (packs->second == "yes" ? same : own) += 1;
       if (before) {
         CHECK(plan->prediction.iteration <= *before);
         faster += plan->prediction.iteration < *before ? 1 : 0;

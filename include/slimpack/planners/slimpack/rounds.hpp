@@ -90,6 +90,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     SlimpackSettings outline;
     outline.cp_block = settings.cp_block;
     outline.devices = settings.devices;
+    outline.head.head = request_.head.value_or(LmHead::last);
     Plan plan = problem_.outline(outline);
     plan.planner = planner_;
     plan.memory.weights = settings.weights;
@@ -118,6 +119,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     return plan;
   }
   void describe(const RoundSettings& settings, const Plan& plan, SettingTexts& texts) const {
+    texts["head"] = to_string(plan.parallel.head);
     texts["rounds"] = std::to_string(count(settings));
     texts["tokens_per_rank"] = std::to_string(capacity(settings).value);
     texts["largest_group"] = std::to_string(plan.parallel.max_cp);
