@@ -90,6 +90,8 @@ class OrderRun {
     }
     for (std::size_t place = 0; place < devices_.size(); ++place) {
       const runtime::DeviceProgram& own = program.devices[place];
+      // Shared weights have no sums beside units.
+      if (plan.memory.weights == WeightState::sharded) continue;
       devices_[place].buckets = runtime::BucketQueue(
           runtime::buckets_of(plan.model, plan.stages, {parallel_, own.dp, own.pp},
                               layouts[static_cast<std::size_t>(own.pp)]));
