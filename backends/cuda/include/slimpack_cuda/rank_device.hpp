@@ -404,7 +404,6 @@ class RankDevice {
                                   unit.of(blocks, part_), tensor);
       weights_.begin_sum(link, stream());
     }
-    weights_.end_sum(link, stream());
   }
 
   /// W of a pack: the gradients of matrices of rows that B has left apart.
@@ -476,9 +475,7 @@ class RankDevice {
     const LayerTools tools = this->tools();
     RankHead head(tools, model_, work, call, blocks);
     for (const HeadTile& tile : tiles.tiles) head.tile(tile, link);
-    if (evaluating_) return;
-    weights_.begin_sum(link, stream());
-    weights_.end_sum(link, stream());
+    if (!evaluating_) weights_.begin_sum(link, stream());
   }
 
   template <RankLink Link>
@@ -493,6 +490,7 @@ class RankDevice {
   template <RankLink Link>
   void optimize(Link& link) {
     if (evaluating_) return;
+    weights_.end_sum(link, stream());
     sums_.await(link);
     norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, place_, link,
                 stream());
