@@ -27,7 +27,7 @@ namespace slimpack::cuda::nccl {
 
 /// What a communicator is known by: its members, and what they use it for: messages of one
 /// direction from the first member to the second, collectives of a process group, or
-/// sums beside all else.
+/// sums and gathers beside all else.
 struct CommunicatorKey {
   enum class Use : std::uint8_t { down, up, process_group, sum };
   Use use = Use::process_group;
