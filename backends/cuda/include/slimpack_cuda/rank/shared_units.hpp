@@ -62,10 +62,10 @@ struct WeightUnit {
 }
 
 /// What of shared weights is whole at one time: the bf16 weights of two units, of which one is
-/// gathered while the other is computed with, and the fp32 gradients of one. Where a device is
-/// alone with its layers their sums over ranks run beside what comes next, until the next unit's
+/// gathered while the other is computed with, and the fp32 gradients of one. Without tensor
+/// parallelism the sum of these over ranks runs beside what comes next, until the next unit's
 /// gradients need the place. Elements are known by their place among all weights of the device.
-/// All ranks make the same calls in the same order; everything is done in that of the stream.
+/// All ranks make the same calls in the same order; all is done in the order of the stream.
 class SharedUnits {
  public:
   /// The device's own parts of all units lie first in `weights` and in `gradients`, `own` elements
