@@ -14,7 +14,6 @@
 #include <string>
 #include <utility>
 #include <variant>
-#include <variant>
 #include <vector>
 
 #include "cuda/ranks/shared_plan.hpp"
