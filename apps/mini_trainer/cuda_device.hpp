@@ -117,7 +117,7 @@ class CudaDevice {
   /// visit(name, first element, gradients): summed ones of the elements that this rank updates.
   template <class Visit>
   void visit_gradients(const Visit& visit) const {
-    for (const cuda::GradientPart& part : rank_->gradient_parts()) {
+    for (const cuda::TensorPart& part : rank_->gradient_parts()) {
       visit(part.tensor, part.first, std::span(part.values));
     }
   }

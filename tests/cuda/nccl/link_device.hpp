@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/pack_tables.hpp"
 #include "slimpack_cuda/rank/row_groups.hpp"
+#include "slimpack_cuda/rank/shared_units.hpp"
 #include "slimpack_cuda/rank/weights.hpp"
 #include "slimpack_cuda/rank_device.hpp"
 
@@ -37,7 +39,9 @@ class LinkDevice {
       : plan_(plan),
         process_groups_(cuda::place_of(plan, device)),
         layout_(runtime::layout_of(plan, process_groups_.pp, process_groups_.tp)),
-        buckets_(runtime::buckets_of(plan.model, plan.stages, process_groups_, layout_)) {}
+        buckets_(cuda::buckets_of(plan, process_groups_, layout_)) {
+    if (cuda::shares_weights(plan)) units_ = cuda::weight_units(layout_);
+  }
 
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
   [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
@@ -53,8 +57,13 @@ class LinkDevice {
   template <class Link>
   void forward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
+    if (stage.embedding) begin_gather(layout_.embedding.front(), link);
+    link.end_gathers();
+    begin_gather(stage, stage.first_layer, link);
     if (stage.embedding) in_step(call, "s", true, link);
-    for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
+    for (std::int64_t layer = stage.first_layer; layer < stage.end_layer; ++layer) {
+      link.end_gathers();
+      begin_gather(stage, layer + 1, link);
       in_step(call, "g", true, link);
       exchange(call, Pass::forward, link);
       in_step(call, "sgs", true, link);
@@ -64,14 +73,20 @@ class LinkDevice {
   void backward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     const bool with = call.weights == WeightGradients::with;
+    begin_gather(stage, stage.end_layer - 1, link);
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+      link.end_gathers();
+      begin_gather(stage, layer - 1, link);
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
       in_step(call, with ? "ggsg" : "gsg", !with, link);
       exchange(call, Pass::backward, link);
       in_step(call, with ? "gs" : "s", !with, link);
+      sum(layout_.layer[static_cast<std::size_t>(layer)], link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
     }
-    if (stage.embedding) in_step(call, "g", !with, link);
+    if (!stage.embedding) return;
+    in_step(call, "g", !with, link);
+    sum(layout_.embedding.front(), link);
   }
   template <class Link>
   void weight(const runtime::PackCall& call, Link& link) {
@@ -83,6 +98,8 @@ class LinkDevice {
   }
   template <class Link>
   void head(const runtime::HeadCall& call, Link& link) {
+    begin_gather(layout_.head.front(), link);
+    link.end_gathers();
     const std::size_t members = call.stages.members.size(), devices = call.tensor.members.size();
     const std::int64_t most = cuda::most_gathered(plan_.memory.head_tile, call.own.devices);
     std::vector<cuda::BlockRows> blocks(call.blocks.size());
@@ -116,6 +133,7 @@ class LinkDevice {
                       some<float>(static_cast<std::size_t>(tile.own * plan_.model.hidden)),
                       runtime::Reduction::sum);
     }
+    sum(layout_.head.front(), link);
   }
   template <class Link>
   void reduce(std::int32_t chunk, Link& link) {
@@ -139,6 +157,37 @@ class LinkDevice {
   template <class Element>
   [[nodiscard]] static std::span<Element> some(std::size_t size) {
     return {reinterpret_cast<Element*>(std::uintptr_t{1} << 40U), size};
+  }
+
+  /// The unit of shared weights that a tensor is in, in equal parts; none where each rank has all.
+  [[nodiscard]] std::optional<runtime::ShardPiece> unit_of(std::size_t tensor) const {
+    const std::size_t element = layout_.tensors[tensor].offset;
+    for (const cuda::WeightUnit& unit : units_) {
+      if (unit.begin <= element && element < unit.end) return unit.piece(ranks());
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(plan_.parallel.dp); }
+  template <class Link>
+  void begin_gather(std::size_t tensor, Link& link) const {
+    if (const auto unit = unit_of(tensor)) {
+      const std::size_t size = unit->part * ranks();
+      link.begin_gather(process_groups_.ranks(), some<std::uint16_t>(size),
+                        runtime::ShardLayout{size, ranks(), size});
+    }
+  }
+  template <class Link>
+  void begin_gather(const Stage& stage, std::int64_t layer, Link& link) const {
+    if (layer < stage.first_layer || layer >= stage.end_layer) return;
+    begin_gather(layout_.layer[static_cast<std::size_t>(layer)], link);
+  }
+  template <class Link>
+  void sum(std::size_t tensor, Link& link) const {
+    if (const auto unit = unit_of(tensor)) {
+      const std::size_t part = unit->part, self = process_groups_.ranks().self;
+      link.reduce_scatter(process_groups_.ranks(), some<float>(part * ranks()), part * self,
+                          part * (self + 1));
+    }
   }
 
   template <class Link>
@@ -228,6 +277,7 @@ class LinkDevice {
   runtime::StageProcessGroups process_groups_;
   runtime::ParameterLayout layout_;
   runtime::BucketQueue buckets_;
+  std::vector<cuda::WeightUnit> units_;  ///< of shared weights
 };
 
 }  // namespace slimpack::test

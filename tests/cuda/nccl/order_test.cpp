@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/ranks/shared_plan.hpp"
 #include "link_device.hpp"
 #include "recorder.hpp"
 #include "slimpack/core/random.hpp"
@@ -219,6 +220,24 @@ TEST_CASE("NcclTransport: what ranks queue with tensor parallelism meets and end
   CHECK(groups > 50);
 }
 
+TEST_CASE("NcclTransport: what ranks that share weights queue meets and ends") {
+  std::size_t all = 0, groups = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    test::SharedPlanOptions options;
+    if (seed % 3 == 0) options.tp = 2;
+    const Plan plan = test::shared_plan(seed, options);
+    Recording ranks(device_count(plan));
+    const auto records = ranks.run(plan);
+    CHECK(replay(records) == "");
+    all += operations(records);
+    for (const auto& group : plan.groups) groups += group.size() > 1 ? 1 : 0;
+  }
+  MESSAGE(all, " operations, ", groups, " context-parallel groups");
+  CHECK(all > 10000);
+  CHECK(groups > 50);
+}
+
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {
   std::size_t planned = 0, cp_groups = 0;
   std::uint64_t seed = 0;
@@ -230,7 +249,11 @@ TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets 
       const planners::PlanRequest request = request_of(++seed, dp, pp);
       const planners::PlanOutcome outcome = planner.plan(request);
       if (planners::plan_in(outcome.result) == nullptr) continue;
-      const Plan plan = *planners::plan_in(outcome.result);
+      Plan plan = *planners::plan_in(outcome.result);
+      // What is only simulated may share weights in ways that no rank executes.
+      if (!std::holds_alternative<Plan>(outcome.result)) {
+        plan.memory.weights = WeightState::replicated;
+      }
       CHECK(most_joined(plan) <= nccl::most_communicators(dp, pp, 1));
       Recording ranks(plan.schedule.size());
       CHECK(replay(ranks.run(plan)) == "");

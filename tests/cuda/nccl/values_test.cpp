@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cuda/ranks/rank_plans.hpp"
+#include "cuda/ranks/shared_plan.hpp"
 #include "runtime/transport_laws.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/run_step.hpp"
@@ -296,6 +297,34 @@ Plan plan_of(std::uint64_t seed, bool cp_groups) {
   return plan;
 }
 
+/// A step of ranks on devices over NCCL has the bits of one over streams, whenever these run.
+void check_ranks_on_devices(const Plan& plan, std::uint64_t seed) {
+  const runtime::StepData data = test::random_data(plan, seed);
+  test::RankDevices expected = test::rank_devices(plan, seed);
+  const runtime::StepResult there = test::run_ranks(plan, data, std::span(expected));
+  for (const auto timing : {cuda::EmulatedTiming::at_once, cuda::EmulatedTiming::late}) {
+    const cuda::ScopedEmulation mode({.timing = timing});
+    const runtime::Program program = runtime::make_program(plan);
+    test::RankDevices devices = test::rank_devices(plan, seed);
+    std::vector<cuda::StreamView> streams;
+    for (const cuda::RankDevice& device : devices) streams.push_back(device.stream());
+    std::vector<runtime::DeviceResult> results(devices.size());
+    const auto ends = on_ranks(
+        devices.size(),
+        [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+          link.begin_step(plan, program);
+          results[rank] = runtime::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
+                              plan, program, data, rank, devices[rank], link, {})
+                              .run();
+          link.end_step("between steps");
+        },
+        {.bucket = 5000}, streams);
+    for (const std::string& sentence : ends) CHECK(sentence == "");
+    CHECK(runtime::step_result(plan, results).loss == there.loss);
+    CHECK(test::state_of(devices) == test::state_of(expected));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("NcclTransport: random exchanges bring every rank what the others gave") {
@@ -451,33 +480,22 @@ TEST_CASE(
     const Plan plan = test::rank_plan(seed, options);
     for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
     sharded += plan.parallel.head == LmHead::shard && plan.parallel.pp > 1 ? 1 : 0;
-    const runtime::StepData data = test::random_data(plan, seed);
-    test::RankDevices expected = test::rank_devices(plan, seed);
-    const runtime::StepResult there = test::run_ranks(plan, data, std::span(expected));
-    for (const auto timing : {cuda::EmulatedTiming::at_once, cuda::EmulatedTiming::late}) {
-      const cuda::ScopedEmulation mode({.timing = timing});
-      const runtime::Program program = runtime::make_program(plan);
-      test::RankDevices devices = test::rank_devices(plan, seed);
-      std::vector<cuda::StreamView> streams;
-      for (const cuda::RankDevice& device : devices) streams.push_back(device.stream());
-      std::vector<runtime::DeviceResult> results(devices.size());
-      const auto ends = on_ranks(
-          devices.size(),
-          [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
-            link.begin_step(plan, program);
-            results[rank] = runtime::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
-                                plan, program, data, rank, devices[rank], link, {})
-                                .run();
-            link.end_step("between steps");
-          },
-          {.bucket = 5000}, streams);
-      for (const std::string& sentence : ends) CHECK(sentence == "");
-      CHECK(runtime::step_result(plan, results).loss == there.loss);
-      CHECK(test::state_of(devices) == test::state_of(expected));
-    }
+    check_ranks_on_devices(plan, seed);
   }
   CHECK(cp_groups >= 3);
   CHECK(sharded >= 1);
+}
+
+TEST_CASE("NcclTransport: ranks that share weights learn the same bits as over streams") {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CAPTURE(seed);
+    test::SharedPlanOptions options;
+    if (seed % 3 == 2) {
+      options.tp = 2;
+      options.dp = 2;
+    }
+    check_ranks_on_devices(test::shared_plan(seed, options), seed);
+  }
 }
 
 TEST_CASE("NcclTransport: a tensor-parallel rank that ends before its time ends all others") {

@@ -155,7 +155,7 @@ inline RankCheck compare(const Plan& plan, const runtime::StepData& data, std::u
   RankCheck check;
   check.loss = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   for (const cuda::RankDevice& device : devices) {
-    for (const cuda::GradientPart& part : device.gradient_parts()) {
+    for (const cuda::TensorPart& part : device.gradient_parts()) {
       const cpu::Matrix& expected = reference.gradients.at(part.tensor);
       double largest = 0;
       for (std::size_t i = 0; i < part.values.size(); ++i) {
@@ -192,10 +192,12 @@ inline std::vector<float> state_of(const RankDevices& devices) {
     state.insert(state.end(), values.begin(), values.end());
   };
   for (const cuda::RankDevice& device : devices) {
-    for (const runtime::HeldTensor& tensor : device.tensors()) {
-      add(device.weights(tensor));
+    if (device.shares_weights()) {
+      for (const cuda::TensorPart& part : device.weight_parts()) add(part.values);
+    } else {
+      for (const runtime::HeldTensor& tensor : device.tensors()) add(device.weights(tensor));
     }
-    for (const cuda::GradientPart& part : device.gradient_parts()) add(part.values);
+    for (const cuda::TensorPart& part : device.gradient_parts()) add(part.values);
     for (const cuda::MasterPart& part : device.master_parts()) {
       add(part.weights);
       add(part.first_moment);

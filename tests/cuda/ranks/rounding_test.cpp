@@ -88,7 +88,7 @@ TEST_CASE(
       by_rounding.add(reference.gradients.at(tensor.shape.name), 0,
                       std::as_const(rounded).front().gradients(tensor));
     }
-    for (const cuda::GradientPart& part : ranks.front().gradient_parts()) {
+    for (const cuda::TensorPart& part : ranks.front().gradient_parts()) {
       found.add(reference.gradients.at(part.tensor), part.first, part.values);
     }
     std::printf("  %lld tokens: by rounding alone %.1e, norm %.1e; on a device %.1e, norm %.1e\n",

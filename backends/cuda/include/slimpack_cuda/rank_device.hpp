@@ -63,19 +63,20 @@ struct RankOptions {
 /// Laws: `begin_ring` and `end_ring` are `ring`, `begin_gather` and `end_gathers` are
 /// `gather_parts`, `begin_all_gather` and `begin_reduce_scatter` with `end_collective` the
 /// collectives of these names, in two calls; what is queued between them runs beside the exchange.
-/// Nothing there touches what arrives or writes to what is sent, and one ring and one collective at
-/// a time is under way.
+/// Nothing there touches what arrives or writes to what is sent. One ring, one collective and any
+/// number of gathers are under way at a time.
 template <class Candidate>
 concept RankLink =
     runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double> &&
     requires(Candidate& link, const runtime::ProcessGroup& process_group,
              std::span<const std::byte> from, std::span<std::byte> into, std::span<Bf16> values,
-             const runtime::ShardLayout& shard_layout) {
+             std::span<float> gradients, const runtime::ShardLayout& shard_layout) {
       link.begin_ring(process_group, std::size_t{}, from, into);
       link.end_ring();
       link.all_gather(process_group, values, std::size_t{}, std::size_t{});
       link.begin_all_gather(process_group, values, std::size_t{}, std::size_t{});
       link.begin_reduce_scatter(process_group, values, std::size_t{}, std::size_t{});
+      link.begin_reduce_scatter(process_group, gradients, std::size_t{}, std::size_t{});
       link.end_collective();
       link.begin_gather(process_group, values, shard_layout);
       link.end_gathers();
@@ -83,8 +84,10 @@ concept RankLink =
 
 /// A backend (exec/backend.hpp) for one device of a plan, on the device and in the context that
 /// were current when it was made. It lives over any number of steps, whose plans share model,
-/// partition and optimizer state with the first; it stores bf16, and fp32 where sums grow and in
-/// the optimizer, whatever `bytes_per_element` says.
+/// partition, optimizer state and how ranks hold weights with the first; it stores bf16, and fp32
+/// where sums grow and in the optimizer, whatever `bytes_per_element` says. Where ranks share
+/// weights, the next layer's are gathered while one is computed, and a layer's gradients are summed
+/// while the next is made again (SharedUnits).
 ///
 /// All work is on one stream. Units only queue it: the host waits for the device where it would be
 /// TableRing::kUnits units ahead, once in `optimize`, and in `finish` of a step without. Losses
@@ -131,23 +134,32 @@ class RankDevice {
     return weights_.layout().tensors;
   }
 
+  /// Whether it shares weights with the other data-parallel ranks.
+  [[nodiscard]] bool shares_weights() const noexcept { return weights_.shared(); }
+
   // --- weights on the host; each waits for the device ---
 
-  /// What the device holds of a tensor, as matrix products see it: rounded to bf16.
+  /// What the device holds of a tensor, as matrix products see it: rounded to bf16. Throws
+  /// InvalidInput where ranks share weights: none holds a tensor then.
   [[nodiscard]] std::vector<float> weights(const runtime::HeldTensor& tensor) const {
+    require(!weights_.shared(), "RankDevice: shared weights are read part by part");
     const std::vector<Bf16> stored = download(weights_.weights(tensor), stream());
     std::vector<float> values;
     for (const Bf16 value : stored) values.push_back(to_float(value));
     return values;
   }
-  /// Gradients of the last step, summed over ranks and copies, of the elements that this rank
-  /// updates, in the order of memory. The parts of all devices make up every tensor, as
-  /// master_parts do.
-  [[nodiscard]] std::vector<GradientPart> gradient_parts() const {
+  /// The same of the elements that this rank updates, in the order of memory, ranks that share
+  /// weights or not. The parts of all devices make up every tensor, as master_parts do.
+  [[nodiscard]] std::vector<TensorPart> weight_parts() const {
+    return weights_.weight_parts(stream());
+  }
+  /// Gradients of the last step, summed over ranks and copies, of the same elements.
+  [[nodiscard]] std::vector<TensorPart> gradient_parts() const {
     return weights_.gradient_parts(stream());
   }
   /// Sets all that is held of a tensor, its fp32 weights too where they are here. Throws
-  /// InvalidInput unless there is one value an element.
+  /// InvalidInput unless there is one value an element of the device's part of it, whether all of
+  /// that is held or a rank's share.
   void set_weights(const runtime::HeldTensor& tensor, std::span<const float> values) {
     require(values.size() == tensor.size(), "RankDevice: values must be one an element",
             static_cast<std::int64_t>(values.size()));
@@ -215,12 +227,15 @@ class RankDevice {
   [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes; }
   void clear(Buffer& buffer) { fill_zeros(elements<std::byte>(buffer.bytes), stream()); }
 
-  /// Throws InvalidInput if the plan's model or partition is not that of the first.
+  /// Throws InvalidInput if the plan's model or partition is not that of the first, or its ranks
+  /// share weights and did not there, or the other way round.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.tp == parallel_.tp &&
                 plan.parallel.head == parallel_.head && plan.memory.optimizer == optimizer_,
             "RankDevice: model and partition must stay from step to step");
+    require(cuda::shares_weights(plan) == weights_.shared(),
+            "RankDevice: ranks must share weights in all steps or in none");
     const runtime::Program program = runtime::make_program(plan);
     if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
     adopt(plan);
@@ -235,13 +250,7 @@ class RankDevice {
     data_ = &data;
     sums_.begin_step();
     reports_.clear();
-    fill_zeros(weights_.all_gradients(), stream());
-    const VocabularyPart part = vocabulary();
-    if (part.rest() > 0) {
-      const auto from =
-          projection().subspan(part.whole() * model_.hidden, part.rest() * model_.hidden);
-      copy(vocabulary_rest_.span().subspan(0, from.size), from, stream());
-    }
+    weights_.begin_step(stream());
   }
 
   template <RankLink Link>
@@ -249,6 +258,7 @@ class RankDevice {
     const std::int64_t n = call.rows.value, h = model_.hidden, q = part_.query_width(),
                        k = part_.key_width();
     const Stage& stage = stage_of(call);
+    if (stage.embedding) weights_.begin_gather(weights_.embedding(), link, stream());
     const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
     std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
     const std::int64_t own = own_rows(blocks);
@@ -288,12 +298,16 @@ class RankDevice {
     const auto leaving = [&](std::size_t group, std::size_t block) {
       return own_rows_at(output, rows[group].blocks[block], h);
     };
+    weights_.end_gather(link);
+    begin_gather(stage, 0, link);
     boundary.enter(embedding_table(stage), std::span<const BlockGroup>(rows), tensor,
                    [&](std::size_t group, std::size_t block) {
                      return layers.empty() ? leaving(group, block)
                                            : rows[group].blocks[block].input;
                    });
     for (std::int64_t i = 0; i < stage.layers(); ++i) {
+      weights_.end_gather(link);
+      begin_gather(stage, i + 1, link);
       RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
       if (i == 0) layer.normalise_inputs(rows);
       layer.project(rows, scratch.subspan(0, n * (q + 2 * k)), attention.queries(),
@@ -309,6 +323,7 @@ class RankDevice {
       }
       layer.finish(rows, [&](std::size_t group, std::size_t block) -> LayerOutput {
         if (last) return {leaving(group, block)};
+        weights_.end_gather(link);  // the gain is the next layer's
         const BlockRows& rows_of_next = next[group].blocks[block];
         return {rows_of_next.input, rows_of_next.input_norm, rows_of_next.input_inverse, gain};
       });
@@ -322,6 +337,7 @@ class RankDevice {
     if (evaluating_) return;
     const std::int64_t n = call.rows.value, q = part_.query_width(), k = part_.key_width();
     const Stage& stage = stage_of(call);
+    begin_gather(stage, stage.layers() - 1, link);
     const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
     std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
     const UnitRows unit = unit_rows(pieces, blocks, call, call.weights != WeightGradients::with);
@@ -351,16 +367,20 @@ class RankDevice {
     const KeysToMake again{tables.again, rows.dqkv.subspan(n * q, 2 * k * keys.keys), keys.key,
                            keys.value, ring_.span(tables.rope_again)};
     for (std::int64_t i = stage.layers(); i-- > 0;) {
+      weights_.end_gather(link);
+      begin_gather(stage, i - 1, link);
+      const std::int64_t model_layer = stage.first_layer + i;
       const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(i)];
       const std::vector<BlockGroup> groups = unit.of(matrices, part_);
-      const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + i);
       const auto rope = ring_.span(tables.rope[static_cast<std::size_t>(i)]);
-      RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
+      RankLayer<Link> layer(tools, part_, weights_.layer_weights(model_layer), tensor);
       // Queries that are not kept lie block behind block.
       const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data, n * q);
       layer.recompute_before(groups, call.recompute, rows.dattention, query, rope, again);
       if (attends) attention.forward(i, link);
       layer.recompute_behind(groups, call.recompute);
+      weights_.open_gradients(weights_.layer(model_layer), link, stream());
+      const LayerMatrices<float> gradients = weights_.layer_gradients(model_layer);
       // dqkv and dgate_up share memory: a half is done with before the next begins.
       const auto leave = [&](LayerHalf half) {
         if (call.weights == WeightGradients::with) return;
@@ -372,14 +392,17 @@ class RankDevice {
       const auto [dkey, dvalue] = attention.summed();
       layer.backward_before(groups, gradients, rows, dkey, dvalue, rope, call.weights);
       leave(LayerHalf::before_attention);
-      if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
+      weights_.begin_sum(link, stream());
+      if (call.releases) sums_.pass(model_layer, weights_, link);
     }
     report_gradient(call, pieces, blocks, rows);
     if (!call.output.empty()) {
       boundary.leave(rows.gradient);
     } else if (stage.embedding) {
+      weights_.open_gradients(weights_.embedding(), link, stream());
       boundary.embedding_gradient(weights_.gradients(weights_.embedding()), rows.gradient,
                                   unit.of(blocks, part_), tensor);
+      weights_.begin_sum(link, stream());
     }
   }
 
@@ -419,6 +442,7 @@ class RankDevice {
 
   template <RankLink Link>
   void head(const runtime::HeadCall& call, Link& link) {
+    weights_.begin_gather(weights_.head(), link, stream());
     const std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, call.pieces);
     const std::vector<std::int32_t> rows = own_pack_rows(call.pieces, blocks);
     const bool in_order = is_in_order(rows);
@@ -429,10 +453,12 @@ class RankDevice {
     TablePart<std::int32_t> order;
     if (!in_order) order = tables_.add(rows);
     send_tables(link);
+    weights_.end_gather(link);
+    weights_.open_gradients(weights_.head(), link, stream());
     HeadWork work;
     work.vocabulary = vocabulary();
     work.weights = projection();
-    work.rest = vocabulary_rest_.span();
+    work.rest = vocabulary_rest(work);
     work.gradients = weights_.gradients_from(
         weights_.head().offset, (work.vocabulary.size + VocabularyPart::kWhole) * model_.hidden);
     work.targets = ring_.span(targets);
@@ -449,6 +475,7 @@ class RankDevice {
     const LayerTools tools = this->tools();
     RankHead head(tools, model_, work, call, blocks);
     for (const HeadTile& tile : tiles.tiles) head.tile(tile, link);
+    if (!evaluating_) weights_.begin_sum(link, stream());
   }
 
   template <RankLink Link>
@@ -463,6 +490,7 @@ class RankDevice {
   template <RankLink Link>
   void optimize(Link& link) {
     if (evaluating_) return;
+    weights_.end_sum(link, stream());
     sums_.await(link);
     norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, place_, link,
                 stream());
@@ -480,12 +508,9 @@ class RankDevice {
     }
     ++steps_;
     sums_.update(weights_, link, [&](const OwnedRange& range) {
-      const auto begin = static_cast<std::int64_t>(range.begin);
-      const auto size = static_cast<std::int64_t>(range.size());
-      adamw_step(weights_.master(range), weights_.all().subspan(begin, size),
-                 weights_.first_moment(range), weights_.second_moment(range),
-                 weights_.all_gradients().subspan(begin, size), norm_.clipping(), settings_, steps_,
-                 stream());
+      adamw_step(weights_.master(range), weights_.own_weights(range), weights_.first_moment(range),
+                 weights_.second_moment(range), weights_.own_gradients(range), norm_.clipping(),
+                 settings_, steps_, stream());
     });
   }
 
@@ -546,13 +571,25 @@ class RankDevice {
   [[nodiscard]] LayerTools tools() {
     return {gemm_, norm_workspace_.span(), frequencies_.span(), stream()};
   }
+  /// Begins to gather a layer of the stage, counted from its first, where it is one.
+  template <class Link>
+  void begin_gather(const Stage& stage, std::int64_t layer, Link& link) {
+    if (layer < 0 || layer >= stage.layers()) return;
+    weights_.begin_gather(weights_.layer(stage.first_layer + layer), link, stream());
+  }
   [[nodiscard]] VocabularyPart vocabulary() const {
     return vocabulary_part(model_, parallel_, place_.pp, place_.tp);
   }
   /// The rows of the vocabulary that are here.
   [[nodiscard]] DeviceSpan<const Bf16> projection() const {
-    return weights_.all().subspan(static_cast<std::int64_t>(weights_.head().offset),
-                                  vocabulary().size * model_.hidden);
+    return weights_.weights(weights_.head()).subspan(0, vocabulary().size * model_.hidden);
+  }
+  /// Copies the last rows of those to where zeros are behind them.
+  [[nodiscard]] DeviceSpan<const Bf16> vocabulary_rest(const HeadWork& work) {
+    const std::int64_t h = model_.hidden, rest = work.vocabulary.rest();
+    copy(vocabulary_rest_.span().subspan(0, rest * h),
+         work.weights.subspan(work.vocabulary.whole() * h, rest * h), stream());
+    return vocabulary_rest_.span();
   }
   [[nodiscard]] AttentionPath path_of(const AttentionShape& shape) const {
     return options_.path.value_or(best_path(shape, major_, minor_));

@@ -237,17 +237,18 @@ class BasicThreadTransport {
   void begin_gather(const ProcessGroup& process_group, std::span<Element> values,
                     const ShardLayout& shard_layout) {
     check_shard_layout(process_group, values.size(), shard_layout);
-    gathered_.push_back(
-        meet(process_group, whole(values), check_equal_sizes, [&](Lane lane, Contributions all) {
-          for_each_part(shard_layout, sizeof(Element),
-                        [&](std::size_t member, std::size_t i, std::size_t size) {
-                          for (std::size_t other = 0; other < all.size(); ++other) {
-                            if (other == member) continue;
-                            mover_.copy(lane, all[member].from.subspan(i, size),
-                                        all[other].into.subspan(i, size));
-                          }
-                        });
-        }));
+    const auto work = [&](Lane lane, Contributions all) {
+      for_each_part(shard_layout, sizeof(Element),
+                    [&](std::size_t member, std::size_t i, std::size_t size) {
+                      for (std::size_t other = 0; other < all.size(); ++other) {
+                        if (other == member) continue;
+                        mover_.copy(lane, all[member].from.subspan(i, size),
+                                    all[other].into.subspan(i, size));
+                      }
+                    });
+    };
+    // Rings and collectives that come next need not wait for it.
+    gathered_.push_back(meet(process_group, whole(values), check_equal_sizes, work, Lane::sums));
   }
   /// All gathers that have begun have moved their bytes for whatever comes next.
   void end_gathers() {
@@ -366,7 +367,8 @@ class BasicThreadTransport {
   /// Waits on the host until all members have come; gives the mark of what was then done.
   template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
   [[nodiscard]] typename Move::Mark meet(const ProcessGroup& process_group,
-                                         const Contribution& contribution, Check check, Work work) {
+                                         const Contribution& contribution, Check check, Work work,
+                                         Lane lane = Lane::collectives) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
     auto& gathering = rendezvous_->groups_[process_group.members].collective;
@@ -374,8 +376,7 @@ class BasicThreadTransport {
     wait.gathering = &gathering;
     wait.process_group = &process_group;
     wait.number = gathering.ended;
-    rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, Lane::collectives,
-                        check, work);
+    rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, lane, check, work);
     block(lock, wait);
     return gathering.done;
   }

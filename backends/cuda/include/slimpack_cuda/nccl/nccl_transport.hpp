@@ -316,15 +316,15 @@ class NcclTransport {
     end_gathers();
   }
   /// The beginning of `gather_parts`, behind what the compute stream has done so far. Until
-  /// end_gathers nobody touches `values`.
+  /// end_gathers nobody touches `values`. It goes where sums do: rings and collectives of the same
+  /// members that come next need not wait for it.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void begin_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
                     const runtime::ShardLayout& shard_layout) {
     runtime::check_shard_layout(process_group, values.size(), shard_layout);
     if (shard_layout.members == 1) return;
-    const Member& member =
-        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
+    const Member& member = communicators_.at({CommunicatorKey::Use::sum, process_group.members});
     beside(member, gathers_, [&](StreamView stream) {
       for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
         gather(member, values, parts_in(piece, shard_layout.members), stream);

@@ -27,7 +27,7 @@ namespace slimpack::cuda::nccl {
 
 /// What a communicator is known by: its members, and what they use it for: messages of one
 /// direction from the first member to the second, collectives of a process group, or
-/// sums beside all else.
+/// sums and gathers beside all else.
 struct CommunicatorKey {
   enum class Use : std::uint8_t { down, up, process_group, sum };
   Use use = Use::process_group;
@@ -90,6 +90,8 @@ class OrderRun {
     }
     for (std::size_t place = 0; place < devices_.size(); ++place) {
       const runtime::DeviceProgram& own = program.devices[place];
+      // Shared weights have no sums beside units.
+      if (plan.memory.weights == WeightState::sharded) continue;
       devices_[place].buckets = runtime::BucketQueue(
           runtime::buckets_of(plan.model, plan.stages, {parallel_, own.dp, own.pp},
                               layouts[static_cast<std::size_t>(own.pp)]));

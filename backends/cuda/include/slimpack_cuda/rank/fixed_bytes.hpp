@@ -121,9 +121,8 @@ inline constexpr std::int64_t kTableRounding = 16;
   const ModelShape& model = plan.model;
   const runtime::StageProcessGroups place = place_of(plan, device);
   const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
-  const auto buckets = runtime::buckets_of(model, plan.stages, place, layout);
-  const auto ranges =
-      owned_ranges(plan, buckets, layout.size(), place.dp, runtime::ShardLayout::kMost);
+  const auto ranges = owned_ranges(plan, buckets_of(plan, place, layout), layout, place.dp,
+                                   runtime::ShardLayout::kMost);
   const std::int64_t sums = norm_sums(counted_ranges(ranges, layout, place));
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
   return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +

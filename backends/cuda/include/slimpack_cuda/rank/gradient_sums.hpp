@@ -18,7 +18,8 @@
 
 namespace slimpack::cuda {
 
-/// Where the optimizer is sharded, a rank gets the sum of the elements that it updates alone. The
+/// Where the optimizer is sharded, a rank gets the sum of the elements that it updates alone. Where
+/// ranks share weights there is nothing to sum: units have done so, and gather what is updated. The
 /// weights are the same in all calls.
 class GradientSums {
  public:
@@ -56,50 +57,40 @@ class GradientSums {
     std::vector<DeviceSpan<const float>> counted;
     for (const OwnedRange& range :
          counted_ranges(weights.ranges(), weights.layout(), process_groups_)) {
-      counted.push_back(part(weights.all_gradients(), range.begin, range.end));
+      counted.push_back(weights.own_gradients(range));
     }
     return counted;
   }
 
-  /// Calls update(range) for all that this rank updates; all ranks of the stage get what each has
-  /// updated, bucket by bucket, while the next ones are updated.
+  /// Calls update(range) for all that this rank updates; all ranks of the stage that hold it too
+  /// get what each has updated, bucket by bucket, while the next ones are updated.
   template <class Link, std::invocable<const OwnedRange&> Update>
   void update(const RankWeights& weights, Link& link, Update update) const {
-    if (!sharded_) {
+    if (!sharded_ || weights.shared()) {
       for (const OwnedRange& range : weights.ranges()) update(range);
       return;
     }
     for (const runtime::Bucket& bucket : queue_.all()) {
       const std::size_t end = bucket.begin + bucket.size;
+      const auto size = static_cast<std::int64_t>(bucket.size);
       for (const OwnedRange& range : weights.ranges()) {
         if (bucket.begin <= range.begin && range.begin < end) update(range);
       }
-      link.begin_gather(process_groups_.ranks(), host_span(part(weights.all(), bucket.begin, end)),
-                        shard_layout(bucket));
+      link.begin_gather(process_groups_.ranks(),
+                        host_span(weights.weights_from(bucket.begin, size)), shard_layout(bucket));
     }
     link.end_gathers();
   }
 
  private:
-  template <class Element>
-  static DeviceSpan<Element> part(DeviceSpan<Element> whole, std::size_t begin, std::size_t end) {
-    return whole.subspan(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end - begin));
-  }
   [[nodiscard]] runtime::ShardLayout shard_layout(const runtime::Bucket& bucket) const {
     return layout_of(bucket, process_groups_.parallel.dp, most_);
   }
-  /// Tensor-parallel devices have added to the gradients of norms by their own rows, so they make
-  /// these equal first.
   template <class Link>
   void send(const runtime::Bucket& bucket, const RankWeights& weights, Link& link) const {
-    for (const runtime::HeldTensor& held : weights.layout().tensors) {
-      const bool within = held.offset >= bucket.begin && held.offset < bucket.begin + bucket.size;
-      if (process_groups_.parallel.tp == 1 || held.whole_rows != 1 || !within) continue;
-      link.all_reduce(process_groups_.tensor(), host_span(weights.gradients(held)),
-                      runtime::Reduction::sum);
-    }
+    weights.sum_norms(bucket.begin, bucket.begin + bucket.size, link);
     const std::span<float> values =
-        host_span(part(weights.all_gradients(), bucket.begin, bucket.begin + bucket.size));
+        host_span(weights.gradients_from(bucket.begin, static_cast<std::int64_t>(bucket.size)));
     const runtime::ShardLayout assigned = shard_layout(bucket);
     if (sharded_ && bucket.process_group.members.size() == assigned.members) {
       link.queue_scatter(bucket.process_group, bucket.tag, values, assigned);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +21,8 @@
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
+#include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/shared_units.hpp"
 
 namespace slimpack::cuda {
 
@@ -31,9 +34,9 @@ struct MasterPart {
   std::vector<float> weights, first_moment, second_moment;
 };
 
-/// Gradients of elements [first, first + values.size()) of a named tensor, counted over the whole
+/// Numbers of elements [first, first + values.size()) of a named tensor, counted over the whole
 /// tensor, on the host.
-struct GradientPart {
+struct TensorPart {
   std::string tensor;
   std::size_t first = 0;
   std::vector<float> values;
@@ -59,21 +62,42 @@ struct OwnedRange {
   return {bucket.size, static_cast<std::size_t>(dp), most};
 }
 
+/// Whether data-parallel ranks share weights and gradients.
+[[nodiscard]] inline bool shares_weights(const Plan& plan) noexcept {
+  return plan.memory.weights == WeightState::sharded;
+}
+
+/// The sums that make up a device's gradients; none where they are made unit by unit.
+[[nodiscard]] inline std::vector<runtime::Bucket> buckets_of(
+    const Plan& plan, const runtime::StageProcessGroups& place,
+    const runtime::ParameterLayout& layout) {
+  if (shares_weights(plan)) return {};
+  return runtime::buckets_of(plan.model, plan.stages, place, layout);
+}
+
 /// What rank `dp` of a stage updates, in the order of memory: everything, or where the optimizer is
-/// sharded its parts of the buckets. Rank 0 has the most. O(pieces log pieces).
+/// sharded its parts of the buckets, or of shared units. Rank 0 has the most. O(pieces log pieces).
 [[nodiscard]] inline std::vector<OwnedRange> owned_ranges(const Plan& plan,
                                                           std::span<const runtime::Bucket> buckets,
-                                                          std::size_t size, std::int32_t dp,
-                                                          std::size_t most) {
+                                                          const runtime::ParameterLayout& layout,
+                                                          std::int32_t dp, std::size_t most) {
   std::vector<OwnedRange> ranges;
   if (plan.memory.optimizer == OptimizerState::replicated || plan.parallel.dp == 1) {
-    ranges.push_back({0, size, 0});
+    ranges.push_back({0, layout.size(), 0});
     return ranges;
   }
+  const auto add = [&](std::size_t begin, const runtime::ShardPiece& piece) {
+    const auto [first, last] = piece.of(static_cast<std::size_t>(dp));
+    if (first < last) ranges.push_back({begin + first, begin + last, 0});
+  };
   for (const runtime::Bucket& bucket : buckets) {
     for (const runtime::ShardPiece& piece : layout_of(bucket, plan.parallel.dp, most).pieces()) {
-      const auto [first, last] = piece.of(static_cast<std::size_t>(dp));
-      if (first < last) ranges.push_back({bucket.begin + first, bucket.begin + last, 0});
+      add(bucket.begin, piece);
+    }
+  }
+  if (shares_weights(plan)) {
+    for (const WeightUnit& unit : weight_units(layout)) {
+      add(unit.begin, unit.piece(static_cast<std::size_t>(plan.parallel.dp)));
     }
   }
   std::ranges::sort(ranges, {}, &OwnedRange::begin);
@@ -112,8 +136,9 @@ struct OwnedRange {
   return counted;
 }
 
-/// Weights in bf16, gradients in fp32, both whole; fp32 weights and moments of the elements that
-/// are the rank's to update.
+/// Weights in bf16, gradients in fp32, both whole or, where ranks share them, those of the elements
+/// that are the rank's to update and the units that it works with; of the former fp32 weights and
+/// moments too.
 class RankWeights {
  public:
   /// Rows of a vocabulary that are never divided.
@@ -122,23 +147,32 @@ class RankWeights {
   /// Pieces of at most `most` elements are given to ranks.
   RankWeights(const Plan& plan, const runtime::StageProcessGroups& place, std::size_t most)
       : layout_(runtime::layout_of(plan, place.pp, place.tp)),
-        buckets_(runtime::buckets_of(plan.model, plan.stages, place, layout_)),
-        ranges_(owned_ranges(plan, buckets_, layout_.size(), place.dp, most)) {
-    const std::size_t size = layout_.size();
-    for (const OwnedRange& range : owned_ranges(plan, buckets_, size, 0, most)) {
-      part_ += range.size();
+        process_groups_(place),
+        buckets_(buckets_of(plan, place, layout_)),
+        ranges_(owned_ranges(plan, buckets_, layout_, place.dp, most)),
+        // The gradient of a vocabulary that is no multiple of kWhole rows ends in rows of zeros.
+        behind_(static_cast<std::int64_t>(kWhole) * plan.model.hidden) {
+    std::size_t own = 0;
+    for (const OwnedRange& range : owned_ranges(plan, buckets_, layout_, 0, most)) {
+      own += range.size();
     }
     const auto count = [](std::size_t elements) { return static_cast<std::int64_t>(elements); };
-    weights_ = DeviceBuffer<Bf16>(count(size));
-    // The gradient of a vocabulary that is no multiple of kWhole rows ends in rows of zeros.
-    gradients_ =
-        DeviceBuffer<float>(count(size + kWhole * static_cast<std::size_t>(plan.model.hidden)));
-    master_ = DeviceBuffer<float>(count(part_));
-    first_moment_ = DeviceBuffer<float>(count(part_));
-    second_moment_ = DeviceBuffer<float>(count(part_));
+    const bool shared = shares_weights(plan);
+    const std::int64_t always = count(shared ? own : layout_.size());
+    const std::int64_t whole = shared ? count(whole_unit(layout_, plan.parallel.dp)) : 0;
+    weights_ = DeviceBuffer<Bf16>(always + 2 * whole);
+    gradients_ = DeviceBuffer<float>(always + whole + behind_);
+    master_ = DeviceBuffer<float>(count(own));
+    first_moment_ = DeviceBuffer<float>(count(own));
+    second_moment_ = DeviceBuffer<float>(count(own));
+    if (shared) {
+      shared_.emplace(layout_, place, weights_.span(), gradients_.span(), always, whole);
+    }
   }
 
   [[nodiscard]] const runtime::ParameterLayout& layout() const noexcept { return layout_; }
+  /// Whether ranks share them.
+  [[nodiscard]] bool shared() const noexcept { return shared_.has_value(); }
   /// The embedding. The device must hold it; final_norm and head likewise.
   [[nodiscard]] const runtime::HeldTensor& embedding() const {
     return layout_.tensors[layout_.embedding.front()];
@@ -149,20 +183,25 @@ class RankWeights {
   [[nodiscard]] const runtime::HeldTensor& head() const {
     return layout_.tensors[layout_.head.front()];
   }
-  /// The sums that make up the gradients.
+  /// The first tensor of a layer of the model.
+  [[nodiscard]] const runtime::HeldTensor& layer(std::int64_t layer) const {
+    return layout_.tensors[layout_.layer[static_cast<std::size_t>(layer)]];
+  }
+  /// The sums that make up the gradients; none where they are shared.
   [[nodiscard]] const std::vector<runtime::Bucket>& buckets() const noexcept { return buckets_; }
   /// What is the rank's to update, in the order of memory.
   [[nodiscard]] const std::vector<OwnedRange>& ranges() const noexcept { return ranges_; }
   [[nodiscard]] StaticBytes bytes() const noexcept {
-    const auto size = [](std::size_t elements, std::size_t each) {
-      return Bytes{static_cast<std::int64_t>(elements * each)};
+    const auto size = [](std::int64_t elements, std::size_t each) {
+      return Bytes{elements * static_cast<std::int64_t>(each)};
     };
-    return {size(layout_.size(), sizeof(Bf16)), size(layout_.size(), sizeof(float)),
-            size(part_, 3 * sizeof(float))};
+    return {size(weights_.size(), sizeof(Bf16)), size(gradients_.size() - behind_, sizeof(float)),
+            size(master_.size(), 3 * sizeof(float))};
   }
 
   /// Draws weights from `seed`, as every backend does, and clears the moments.
   void initialise(std::uint64_t seed, StreamView stream) {
+    fill_zeros(weights_.span(), stream);
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
       const std::int64_t at_once = std::max<std::int64_t>(1, kDrawn / tensor.shape.cols);
       for (std::int64_t row = 0; row < tensor.shape.rows; row += at_once) {
@@ -186,15 +225,17 @@ class RankWeights {
   void set(std::size_t offset, std::span<const float> values, StreamView stream) {
     std::vector<Bf16> rounded(values.size());
     std::ranges::transform(values, rounded.begin(), to_bf16);
-    upload(
-        all().subspan(static_cast<std::int64_t>(offset), static_cast<std::int64_t>(values.size())),
-        std::span<const Bf16>(rounded), stream);
+    const std::span<const Bf16> copies(rounded);
+    if (!shared()) {
+      upload(weights_from(offset, static_cast<std::int64_t>(values.size())), copies, stream);
+    }
     for (const OwnedRange& range : ranges_) {
       const std::size_t begin = std::max(range.begin, offset);
       const std::size_t end = std::min(range.end, offset + values.size());
       if (begin >= end) continue;
-      upload(here(master_, {begin, end, range.at + begin - range.begin}),
-             values.subspan(begin - offset, end - begin), stream);
+      const OwnedRange part{begin, end, range.at + begin - range.begin};
+      upload(master(part), values.subspan(begin - offset, part.size()), stream);
+      if (shared()) upload(own_weights(part), copies.subspan(begin - offset, part.size()), stream);
     }
     stream.synchronize();  // the values are the caller's
   }
@@ -244,33 +285,91 @@ class RankWeights {
 
   /// Gradients of the elements that are the rank's to update, in the order of memory; of matrices
   /// that are held by columns one part a row.
-  [[nodiscard]] std::vector<GradientPart> gradient_parts(StreamView stream) const {
-    std::vector<GradientPart> parts;
-    for_each_part([&](const runtime::HeldTensor& tensor, const OwnedRange& range) {
-      const std::vector<float> values =
-          download(gradients_from(range.begin, static_cast<std::int64_t>(range.size())), stream);
-      for_each_run(tensor, range, [&](std::size_t element, std::size_t i, std::size_t count) {
-        parts.push_back({tensor.shape.name, element, cut(values, i, count)});
-      });
+  [[nodiscard]] std::vector<TensorPart> gradient_parts(StreamView stream) const {
+    return parts_of(
+        [&](const OwnedRange& range) { return download(own_gradients(range), stream); });
+  }
+  /// The same of bf16 weights.
+  [[nodiscard]] std::vector<TensorPart> weight_parts(StreamView stream) const {
+    return parts_of([&](const OwnedRange& range) {
+      const std::vector<Bf16> stored = download(own_weights(range), stream);
+      std::vector<float> values(stored.size());
+      std::ranges::transform(stored, values.begin(), to_float);
+      return values;
     });
-    return parts;
+  }
+
+  // --- what a step does with them; nothing but zeros where each rank has all ---
+
+  void begin_step(StreamView stream) {
+    if (shared()) shared_->begin_step();
+    fill_zeros(gradients_.span(), stream);
+  }
+  /// Begins to gather the unit that a tensor is in; it is there behind end_gather, until two others
+  /// have been gathered.
+  template <class Link>
+  void begin_gather(const runtime::HeldTensor& tensor, Link& link, StreamView stream) {
+    if (shared()) shared_->begin_gather(tensor.offset, link, stream);
+  }
+  /// Where nothing has begun nothing happens.
+  template <class Link>
+  void end_gather(Link& link) const {
+    if (shared()) shared_->end_gather(link);
+  }
+  /// The gradients of the unit that a tensor is in can be added to, until they are summed.
+  template <class Link>
+  void open_gradients(const runtime::HeldTensor& tensor, Link& link, StreamView stream) {
+    if (shared()) shared_->open_gradients(tensor.offset, link, stream);
+  }
+  /// Begins to add them to the gradients of the ranks that own them.
+  template <class Link>
+  void begin_sum(Link& link, StreamView stream) {
+    if (!shared()) return;
+    const WeightUnit& unit = shared_->open_unit();
+    sum_norms(unit.begin, unit.end, link);
+    shared_->begin_sum(link, stream);
+  }
+  /// Where nothing has begun nothing happens.
+  template <class Link>
+  void end_sum(Link& link, StreamView stream) {
+    if (shared()) shared_->end_sum(link, stream);
+  }
+  /// Tensor-parallel devices have added to the gradients of norms by their own rows: makes those of
+  /// elements [begin, end) equal.
+  template <class Link>
+  void sum_norms(std::size_t begin, std::size_t end, Link& link) const {
+    if (process_groups_.parallel.tp == 1) return;
+    for (const runtime::HeldTensor& held : layout_.tensors) {
+      if (held.whole_rows != 1 || held.offset < begin || held.offset >= end) continue;
+      link.all_reduce(process_groups_.tensor(), host_span(gradients(held)),
+                      runtime::Reduction::sum);
+    }
   }
 
   // --- views ---
 
-  [[nodiscard]] DeviceSpan<Bf16> all() const noexcept { return weights_.span(); }
-  [[nodiscard]] DeviceSpan<float> all_gradients() const noexcept {
-    return gradients_.span().subspan(0, static_cast<std::int64_t>(layout_.size()));
+  /// What follows an element of a unit that is here.
+  [[nodiscard]] DeviceSpan<Bf16> weights_from(std::size_t offset, std::int64_t size) const {
+    return shared() ? shared_->weights(offset, size)
+                    : weights_.span().subspan(static_cast<std::int64_t>(offset), size);
   }
-  /// What follows an element, rows of zeros behind the last tensor included.
+  /// The same of gradients, rows of zeros behind the last tensor of the unit included.
   [[nodiscard]] DeviceSpan<float> gradients_from(std::size_t offset, std::int64_t size) const {
-    return gradients_.span().subspan(static_cast<std::int64_t>(offset), size);
+    return shared() ? shared_->gradients(offset, size)
+                    : gradients_.span().subspan(static_cast<std::int64_t>(offset), size);
   }
-  [[nodiscard]] DeviceSpan<const Bf16> weights(const runtime::HeldTensor& tensor) const noexcept {
-    return part<const Bf16>(weights_, tensor);
+  [[nodiscard]] DeviceSpan<const Bf16> weights(const runtime::HeldTensor& tensor) const {
+    return weights_from(tensor.offset, static_cast<std::int64_t>(tensor.size()));
   }
-  [[nodiscard]] DeviceSpan<float> gradients(const runtime::HeldTensor& tensor) const noexcept {
-    return part<float>(gradients_, tensor);
+  [[nodiscard]] DeviceSpan<float> gradients(const runtime::HeldTensor& tensor) const {
+    return gradients_from(tensor.offset, static_cast<std::int64_t>(tensor.size()));
+  }
+  /// Of elements that are the rank's to update; so is all that follows.
+  [[nodiscard]] DeviceSpan<Bf16> own_weights(const OwnedRange& range) const noexcept {
+    return own(weights_, range);
+  }
+  [[nodiscard]] DeviceSpan<float> own_gradients(const OwnedRange& range) const noexcept {
+    return own(gradients_, range);
   }
   [[nodiscard]] DeviceSpan<float> master(const OwnedRange& range) const noexcept {
     return here(master_, range);
@@ -283,32 +382,27 @@ class RankWeights {
   }
 
   [[nodiscard]] LayerMatrices<const Bf16> layer_weights(std::int64_t layer) const {
-    return matrices<const Bf16>(weights_, layer);
+    return matrices<const Bf16>(
+        layer, [&](std::size_t offset, std::int64_t size) { return weights_from(offset, size); });
   }
   [[nodiscard]] LayerMatrices<float> layer_gradients(std::int64_t layer) const {
-    return matrices<float>(gradients_, layer);
+    return matrices<float>(
+        layer, [&](std::size_t offset, std::int64_t size) { return gradients_from(offset, size); });
   }
 
  private:
   static constexpr std::int64_t kDrawn = 1 << 22;  ///< numbers drawn at a time
 
-  template <class View, class Element>
-  static DeviceSpan<View> part(const DeviceBuffer<Element>& buffer,
-                               const runtime::HeldTensor& tensor) noexcept {
-    return buffer.span().subspan(static_cast<std::int64_t>(tensor.offset),
-                                 static_cast<std::int64_t>(tensor.size()));
-  }
-  template <class View, class Element>
-  [[nodiscard]] LayerMatrices<View> matrices(const DeviceBuffer<Element>& buffer,
-                                             std::int64_t layer) const {
+  /// `from(offset, size)` is a view of so many elements.
+  template <class View, class From>
+  [[nodiscard]] LayerMatrices<View> matrices(std::int64_t layer, From from) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
     const auto tensor = [&](runtime::LayerTensor which) -> const runtime::HeldTensor& {
       return layout_.tensors[first + static_cast<std::size_t>(which)];
     };
     const auto from_to = [&](runtime::LayerTensor begin, runtime::LayerTensor end) {
       const std::size_t size = tensor(end).offset + tensor(end).size() - tensor(begin).offset;
-      return DeviceSpan<View>(buffer.span().subspan(static_cast<std::int64_t>(tensor(begin).offset),
-                                                    static_cast<std::int64_t>(size)));
+      return DeviceSpan<View>(from(tensor(begin).offset, static_cast<std::int64_t>(size)));
     };
     using enum runtime::LayerTensor;
     return {from_to(input_norm, input_norm),
@@ -346,10 +440,29 @@ class RankWeights {
                           visit(element, i - begin, count);
                         });
   }
+  /// `values_of(range)` are numbers of elements that are the rank's to update.
+  template <class ValuesOf>
+  [[nodiscard]] std::vector<TensorPart> parts_of(ValuesOf values_of) const {
+    std::vector<TensorPart> parts;
+    for_each_part([&](const runtime::HeldTensor& tensor, const OwnedRange& range) {
+      const std::vector<float> values = values_of(range);
+      for_each_run(tensor, range, [&](std::size_t element, std::size_t i, std::size_t count) {
+        parts.push_back({tensor.shape.name, element, cut(values, i, count)});
+      });
+    });
+    return parts;
+  }
   [[nodiscard]] static std::vector<float> cut(const std::vector<float>& values, std::size_t i,
                                               std::size_t count) {
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i);
     return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  }
+  /// Own elements of what the rank has either whole or its own parts of.
+  template <class Element>
+  [[nodiscard]] DeviceSpan<Element> own(const DeviceBuffer<Element>& buffer,
+                                        const OwnedRange& range) const noexcept {
+    return buffer.span().subspan(static_cast<std::int64_t>(shared() ? range.at : range.begin),
+                                 static_cast<std::int64_t>(range.size()));
   }
   [[nodiscard]] static DeviceSpan<float> here(const DeviceBuffer<float>& buffer,
                                               const OwnedRange& range) noexcept {
@@ -358,11 +471,14 @@ class RankWeights {
   }
 
   runtime::ParameterLayout layout_;
+  runtime::StageProcessGroups process_groups_;
   std::vector<runtime::Bucket> buckets_;
   std::vector<OwnedRange> ranges_;
-  std::size_t part_ = 0;  ///< elements whose optimizer state the rank has room for, as all have
+  std::int64_t behind_;  ///< elements of gradients behind the last tensor
   DeviceBuffer<Bf16> weights_;
-  DeviceBuffer<float> gradients_, master_, first_moment_, second_moment_;
+  DeviceBuffer<float> gradients_;
+  DeviceBuffer<float> master_, first_moment_, second_moment_;  ///< rank 0's elements, as all have
+  std::optional<SharedUnits> shared_;
 };
 
 }  // namespace slimpack::cuda
