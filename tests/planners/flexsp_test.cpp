@@ -308,12 +308,12 @@ TEST_CASE("flexsp: bytes and times of sharded weights, by hand") {
   const WeightTraffic traffic = weight_traffic(plan, Links(plan), model, 0);
   const DeviceWeights weights = device_weights(plan, 0);
   // A layer of this model has 2.4 M weights, the table 2.1 M: of every number a quarter is held,
-  // and one layer's weights twice (2 bytes each) and its gradients (4 bytes each) whole.
+  // and of two layers weights (2 bytes each) and gradients (4 bytes each) whole.
   const std::int64_t layer = plan.model.layer_weights();
   REQUIRE(layer > plan.model.vocab * plan.model.hidden);
   REQUIRE(weights.total() % 4 == 0);
   CHECK(static_bytes(plan, 0).weights == Bytes{weights.total() / 4 * 2 + layer * 2 * 2});
-  CHECK(static_bytes(plan, 0).gradients == Bytes{weights.total() / 4 * 4 + layer * 4});
+  CHECK(static_bytes(plan, 0).gradients == Bytes{weights.total() / 4 * 4 + layer * 2 * 4});
   // Eight layers, embedding and head are gathered one after another.
   CHECK(traffic.layers == 10);
   const auto each = [&](std::int64_t bytes) {

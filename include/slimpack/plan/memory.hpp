@@ -372,8 +372,8 @@ struct StaticBytes {
 
 /// Weights, gradients and optimizer state of one tensor-parallel device of stage `pp`, of the one
 /// that holds most. In version 1 of plans they are a tp-th of the stage's. Where ranks share
-/// weights, each holds one part of them and of their gradients, the weights of two layers whole and
-/// the gradients of one (`gathered_weights`). O(stages).
+/// weights, each holds one part of them and of their gradients, and two layers of both whole
+/// (`gathered_weights`): one in use, the other on its way. O(stages).
 [[nodiscard]] constexpr StaticBytes static_bytes(const Plan& plan, std::int32_t pp) noexcept {
   const bool split = splits_rows(plan);
   const std::int64_t weights = split ? held_weights(plan, pp) : device_weights(plan, pp).total();
@@ -382,15 +382,12 @@ struct StaticBytes {
   };
   const std::int64_t tp = split ? 1 : plan.parallel.tp;
   const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
-  std::int64_t held = weights, gradients = weights;
+  std::int64_t held = weights;
   if (plan.memory.weights == WeightState::sharded) {
-    const std::int64_t own = (weights + plan.parallel.dp - 1) / plan.parallel.dp;
-    const std::int64_t whole = gathered_weights(plan, pp);
-    held = own + 2 * whole;
-    gradients = own + whole;
+    held = (weights + plan.parallel.dp - 1) / plan.parallel.dp + 2 * gathered_weights(plan, pp);
   }
   return {part(held * plan.model.bytes_per_element, tp),
-          part(gradients * plan.memory.gradient_bytes, tp),
+          part(held * plan.memory.gradient_bytes, tp),
           part(weights * state_bytes(plan.model), sharded ? tp * plan.parallel.dp : tp)};
 }
 

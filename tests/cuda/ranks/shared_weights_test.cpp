@@ -89,7 +89,7 @@ cuda::AdamW unclipped() {
 /// gradients and the optimizer, and in the parts of whole units.
 std::int64_t rounding_of(const Plan& plan) {
   const std::int64_t units = plan.model.layers + 2;
-  return units * 8 * (2 + 4 + 12) + 8 * plan.parallel.dp * (2 * 2 + 4);
+  return units * 8 * (2 + 4 + 12) + 8 * plan.parallel.dp * (2 * 2 + 2 * 4);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class WeightStore {
       held = runtime::elements_of_rank(layout.size(), members);
       const std::size_t whole = runtime::largest_unit(layout);
       for (std::vector<Number>& buffer : gathered_) buffer.resize(whole);
-      summed_.resize(whole);
+      for (std::vector<Number>& buffer : summed_) buffer.resize(whole);
     }
     weights_.resize(held);
     gradients_.resize(held);
@@ -108,7 +108,7 @@ class WeightStore {
   }
   /// The same of gradients.
   [[nodiscard]] Bytes gradient_bytes() const noexcept {
-    return bytes(gradients_.size() + summed_.size());
+    return bytes(gradients_.size() + summed_[0].size() + summed_[1].size());
   }
 
   /// The weights of a unit, whole until the gather after the next: there are two buffers, as plans
@@ -125,8 +125,10 @@ class WeightStore {
     return {whole, unit.begin};
   }
 
-  /// Where to add the gradients of a unit until it is scattered.
+  /// Where to add the gradients of a unit until it is scattered. There are two buffers, as plans
+  /// count them, for devices that scatter a layer while the next one runs.
   [[nodiscard]] UnitValues<Out> begin_gradients(const runtime::ElementRange& unit) {
+    if (shared_) std::swap(summed_[0], summed_[1]);
     const UnitValues<Out> sums = gradients_of(unit);
     if (shared_) std::ranges::fill(sums.values, Number{0});
     return sums;
@@ -134,13 +136,13 @@ class WeightStore {
   /// The same without a new beginning: what has been added so far.
   [[nodiscard]] UnitValues<Out> gradients_of(const runtime::ElementRange& unit) {
     if (!shared_) return {gradients_, 0};
-    return {Out(summed_).first(unit.size()), unit.begin};
+    return {Out(summed_[0]).first(unit.size()), unit.begin};
   }
   /// Adds what all ranks have added to the unit's gradients to those of its owners.
   template <class Link>
   void scatter(const runtime::ElementRange& unit, Link& link) {
     if (!shared_) return;
-    const Out sum = Out(summed_).first(unit.size());
+    const Out sum = Out(summed_[0]).first(unit.size());
     const runtime::ElementRange own = own_.within(unit), place = own.from(unit.begin);
     link.reduce_scatter(ranks_, sum, place.begin, place.end);
     runtime::combine(part(Out(gradients_), own), In(sum.subspan(place.begin, place.size())),
@@ -159,7 +161,7 @@ class WeightStore {
   runtime::ElementRange own_;
   std::vector<Number> weights_, gradients_;      ///< of `own_`
   std::array<std::vector<Number>, 2> gathered_;  ///< whole units, the last one first
-  std::vector<Number> summed_;                   ///< gradients of the unit that runs
+  std::array<std::vector<Number>, 2> summed_;    ///< gradients, of the unit that runs first
 };
 
 }  // namespace slimpack::cpu

@@ -359,16 +359,15 @@ class Parts {
   const Size state = Size{2} * Size{std::max<std::int64_t>(4, e)} + Size{e < 4 ? 4 : 0};
   const std::int64_t sharers =
       plan.memory.optimizer == OptimizerState::sharded ? plan.parallel.dp : 1;
-  Size held = weights, gradients = weights;
+  Size held = weights;
   if (plan.memory.weights == WeightState::sharded) {
-    // A part of all, and what is whole at one time: two layers, or tables, and gradients of one.
+    // A part of all, and what is whole at one time: two layers, or tables.
     const Size norm = last ? h : Size{};
     Size whole = std::max(layer, h * vocabulary_rows(plan, pp).part(split) + norm);
     if (table) whole = std::max(whole, h * Size{model.vocab}.part(split));
     held = weights.part(plan.parallel.dp) + whole * 2;
-    gradients = weights.part(plan.parallel.dp) + whole;
   }
-  return (held * Size{e}).part(tp) + (gradients * Size{plan.memory.gradient_bytes}).part(tp) +
+  return (held * Size{e}).part(tp) + (held * Size{plan.memory.gradient_bytes}).part(tp) +
          (weights * state).part(sharers).part(tp);
 }
 

@@ -125,10 +125,11 @@ inline constexpr std::int64_t kTableRounding = 16;
                                    runtime::ShardLayout::kMost);
   const std::int64_t sums = norm_sums(counted_ranges(ranges, layout, place));
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
+  const std::int64_t gradient_units = shares_weights(plan) ? 2 : 1;
   return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +
-               table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +
-               model.head_dim / 2 * 8 + (sums + 1) * 8 +
-               static_cast<std::int64_t>(sizeof(Clipping))};
+               table_bytes(plan, program, device) +
+               whole * model.hidden * (2 + 4 * gradient_units) + model.head_dim / 2 * 8 +
+               (sums + 1) * 8 + static_cast<std::int64_t>(sizeof(Clipping))};
 }
 
 }  // namespace slimpack::cuda

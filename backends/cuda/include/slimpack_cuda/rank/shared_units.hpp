@@ -62,27 +62,28 @@ struct WeightUnit {
 }
 
 /// What of shared weights is whole at one time: the bf16 weights of two units, of which one is
-/// gathered while the other is computed with, and the fp32 gradients of one. Without tensor
-/// parallelism the sum of these over ranks runs beside what comes next, until the next unit's
-/// gradients need the place. Elements are known by their place among all weights of the device.
+/// gathered while the other is computed with, and the fp32 gradients of two, of which one is summed
+/// over ranks while the other is added to; with tensor parallelism, whose collectives come in
+/// between, sums end at once. Elements are known by their place among all weights of the device.
 /// All ranks make the same calls in the same order; all is done in the order of the stream.
 class SharedUnits {
  public:
   /// The device's own parts of all units lie first in `weights` and in `gradients`, `own` elements
-  /// in the order of units. Behind them `weights` has room for two of `whole` elements, `gradients`
-  /// for one, and for what may be added to behind a unit's end.
+  /// in the order of units. Behind them both have room for two of `whole` elements, `gradients`
+  /// behind each of them for what may be added to behind a unit's end.
   SharedUnits(const runtime::ParameterLayout& layout,
               const runtime::StageProcessGroups& process_groups, DeviceSpan<Bf16> weights,
               DeviceSpan<float> gradients, std::int64_t own, std::int64_t whole)
       : units_(weight_units(layout)),
         ranks_(process_groups.ranks()),
         alone_(process_groups.parallel.tp == 1),
-        behind_(gradients.size - own - whole),
+        behind_((gradients.size - own) / 2 - whole),
         own_weights_(weights.subspan(0, own)),
-        own_gradients_(gradients.subspan(0, own)),
-        gradients_(gradients.subspan(own, whole + behind_)) {
+        own_gradients_(gradients.subspan(0, own)) {
     for (std::size_t i = 0; i < gathered_.size(); ++i) {
-      gathered_[i].weights = weights.subspan(own + static_cast<std::int64_t>(i) * whole, whole);
+      const auto place = static_cast<std::int64_t>(i);
+      gathered_[i].weights = weights.subspan(own + place * whole, whole);
+      opened_[i].gradients = gradients.subspan(own + place * (whole + behind_), whole + behind_);
     }
     std::int64_t at = 0;
     for (const WeightUnit& unit : units_) {
@@ -95,7 +96,7 @@ class SharedUnits {
   /// Nothing is whole, and nothing is under way.
   void begin_step() {
     for (Gathered& gathered : gathered_) gathered.unit.reset();
-    open_.reset();
+    for (Opened& opened : opened_) opened.unit.reset();
     sums_ = false;
   }
 
@@ -132,27 +133,33 @@ class SharedUnits {
   /// The gradients of the unit of an element are zero and can be added to.
   template <class Link>
   void open_gradients(std::size_t element, Link& link, StreamView stream) {
-    end_sum(link, stream);
-    open_ = unit_of(element);
-    fill_zeros(gradients_.subspan(0, static_cast<std::int64_t>(units_[*open_].size()) + behind_),
+    if (sums_ && summed_ != open_) end_sum(link, stream);  // of the one opened before the last
+    open_ = 1 - open_;
+    opened_[open_].unit = unit_of(element);
+    fill_zeros(opened_[open_].gradients.subspan(
+                   0, static_cast<std::int64_t>(open_unit().size()) + behind_),
                stream);
   }
   /// The unit whose gradients can be added to.
-  [[nodiscard]] const WeightUnit& open_unit() const { return units_[open_.value()]; }
+  [[nodiscard]] const WeightUnit& open_unit() const { return units_[opened_[open_].unit.value()]; }
   /// Gradients of that unit, and what is behind them.
   [[nodiscard]] DeviceSpan<float> gradients(std::size_t element, std::int64_t size) const {
     const std::size_t unit = unit_of(element);
-    if (open_ != unit) throw std::logic_error("gradients must be opened before they are added to");
-    return gradients_.subspan(offset_in(unit, element), size);
+    if (opened_[open_].unit != unit) {
+      throw std::logic_error("gradients must be opened before they are added to");
+    }
+    return opened_[open_].gradients.subspan(offset_in(unit, element), size);
   }
   /// Begins to sum the gradients of that unit on the ranks that own them.
   template <class Link>
   void begin_sum(Link& link, StreamView stream) {
-    const std::size_t part = part_of(open_.value());
-    link.begin_reduce_scatter(ranks_, host_span(gradients_).first(part * ranks_.members.size()),
-                              part * ranks_.self, part * (ranks_.self + 1));
+    end_sum(link, stream);  // one such collective is under way at a time
+    const std::size_t part = part_of(opened_[open_].unit.value());
+    link.begin_reduce_scatter(
+        ranks_, host_span(opened_[open_].gradients).first(part * ranks_.members.size()),
+        part * ranks_.self, part * (ranks_.self + 1));
     sums_ = true;
-    // Of such collectives one is under way at a time, and tensor-parallel devices begin others.
+    summed_ = open_;
     if (!alone_) end_sum(link, stream);
   }
   /// Adds what has been summed, if anything, to the device's own gradients.
@@ -160,14 +167,21 @@ class SharedUnits {
   void end_sum(Link& link, StreamView stream) {
     if (!std::exchange(sums_, false)) return;
     link.end_collective();
-    const Own& own = own_[*open_];
-    add(own_gradients_.subspan(own.at, own.size), gradients_.subspan(own.first, own.size), stream);
+    const Opened& summed = opened_[summed_];
+    const Own& own = own_[summed.unit.value()];
+    add(own_gradients_.subspan(own.at, own.size), summed.gradients.subspan(own.first, own.size),
+        stream);
   }
 
  private:
   /// A whole unit's place, and which one is there.
   struct Gathered {
     DeviceSpan<Bf16> weights;
+    std::optional<std::size_t> unit;
+  };
+  /// A place for gradients, and the unit that was opened there last.
+  struct Opened {
+    DeviceSpan<float> gradients;
     std::optional<std::size_t> unit;
   };
   /// The device's part of a unit: where it begins in the unit, and among its parts of all.
@@ -192,11 +206,12 @@ class SharedUnits {
   bool alone_;           ///< no other tensor-parallel devices
   std::int64_t behind_;  ///< elements behind a unit's gradients
   DeviceSpan<Bf16> own_weights_;
-  DeviceSpan<float> own_gradients_, gradients_;
+  DeviceSpan<float> own_gradients_;
   std::array<Gathered, 2> gathered_;
-  std::size_t last_ = 0;             ///< of both, the one gathered last
-  std::optional<std::size_t> open_;  ///< the unit whose gradients there are
-  bool sums_ = false;                ///< a sum of them has begun
+  std::size_t last_ = 0;  ///< of both, the one gathered last
+  std::array<Opened, 2> opened_;
+  std::size_t open_ = 0, summed_ = 0;  ///< of both, the one that can be added to, or is summed
+  bool sums_ = false;                  ///< a sum has begun
 };
 
 }  // namespace slimpack::cuda

@@ -161,7 +161,7 @@ class RankWeights {
     const std::int64_t always = count(shared ? own : layout_.size());
     const std::int64_t whole = shared ? count(whole_unit(layout_, plan.parallel.dp)) : 0;
     weights_ = DeviceBuffer<Bf16>(always + 2 * whole);
-    gradients_ = DeviceBuffer<float>(always + whole + behind_);
+    gradients_ = DeviceBuffer<float>(always + (shared ? 2 : 1) * (whole + behind_));
     master_ = DeviceBuffer<float>(count(own));
     first_moment_ = DeviceBuffer<float>(count(own));
     second_moment_ = DeviceBuffer<float>(count(own));
@@ -195,7 +195,8 @@ class RankWeights {
     const auto size = [](std::int64_t elements, std::size_t each) {
       return Bytes{elements * static_cast<std::int64_t>(each)};
     };
-    return {size(weights_.size(), sizeof(Bf16)), size(gradients_.size() - behind_, sizeof(float)),
+    return {size(weights_.size(), sizeof(Bf16)),
+            size(gradients_.size() - (shared_ ? 2 : 1) * behind_, sizeof(float)),
             size(master_.size(), 3 * sizeof(float))};
   }
 
