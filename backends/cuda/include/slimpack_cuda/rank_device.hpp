@@ -159,7 +159,7 @@ class RankDevice {
   }
   /// Sets all that is held of a tensor, its fp32 weights too where they are here. Throws
   /// InvalidInput unless there is one value an element of the device's part of it, whether all of
-  /// that is held or a rank's share.
+  /// that is held or the rank's part of it.
   void set_weights(const runtime::HeldTensor& tensor, std::span<const float> values) {
     require(values.size() == tensor.size(), "RankDevice: values must be one an element",
             static_cast<std::int64_t>(values.size()));

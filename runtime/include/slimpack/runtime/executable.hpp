@@ -42,6 +42,8 @@ inline void check_executable(const Plan& plan) {
   require(plan.parallel.pp == 1, "execution: sharded weights need parallel.pp 1", plan.parallel.pp);
   require(plan.parallel.chunks == 1, "execution: sharded weights need parallel.chunks 1",
           plan.parallel.chunks);
+  require(plan.parallel.dp > 1, "execution: sharded weights need parallel.dp > 1",
+          plan.parallel.dp);
   require(plan.memory.optimizer == OptimizerState::sharded,
           "execution: sharded weights need sharded optimizer state");
 }

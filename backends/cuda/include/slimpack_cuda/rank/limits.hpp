@@ -2,7 +2,6 @@
 // Which models and plans the CUDA backend executes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +13,6 @@
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
-#include "slimpack_cuda/rank/weights.hpp"
 
 namespace slimpack::cuda {
 
@@ -70,21 +68,6 @@ namespace slimpack::cuda {
 /// The same of a plan's steps.
 [[nodiscard]] inline std::optional<std::string> why_not_plan(const Plan& plan) {
   const ModelShape& model = plan.model;
-  if (shares_weights(plan)) {
-    const Parallel& parallel = plan.parallel;
-    if (parallel.pp != 1 || parallel.chunks != 1) {
-      return "RankDevice: ranks that share weights need one stage of one chunk";
-    }
-    if (parallel.dp < 2 || plan.memory.optimizer != OptimizerState::sharded) {
-      return "RankDevice: ranks that share weights must be several that share the optimizer state";
-    }
-    const auto apart = [](const MicroPack& pack) {
-      return pack.pass == Pass::weight || pack.weights == WeightGradients::apart;
-    };
-    if (std::ranges::any_of(plan.micropacks, apart)) {
-      return "RankDevice: ranks that share weights have no use for W";
-    }
-  }
   for (const auto& group : plan.groups) {
     if (group.size() == 1 || 3 * model.ffn >= 2 * model.query_width()) continue;
     return "RankDevice: context-parallel groups need 3 * ffn >= 2 * heads * head_dim, got " +
