@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -93,8 +94,11 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     const PricedPlan prices(plan);
     std::visit(
         [&](const auto& model) {
-          compute = price(plan, model, exchanged);
-          if (settings.shard_weights) in_rounds(plan, batches, prices, model, compute);
+          const Links links(plan);
+          const auto [units, alone] = price(plan, links, model, exchanged);
+          compute = units;
+          if (settings.shard_weights)
+            in_rounds(plan, batches, prices, links, model, alone, compute);
         },
         make_model(plan));
     UnitTimeOverrides times(plan, prices, std::move(compute));
@@ -176,30 +180,42 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     return times;
   }
 
+  /// F and B of each pack on each stage, and how much of that an exchange takes over the class of
+  /// links that weights travel on.
   template <CostModel Model>
-  [[nodiscard]] static std::vector<Nanos> price(const Plan& plan, const Model& model,
-                                                Bytes& exchanged) {
+  [[nodiscard]] static std::pair<std::vector<Nanos>, std::vector<Nanos>> price(const Plan& plan,
+                                                                               const Links& links,
+                                                                               const Model& model,
+                                                                               Bytes& exchanged) {
     const HeadSplitTimes prices(plan, model);
-    std::vector<Nanos> compute;
+    std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<Nanos> compute, alone;
     for (const MicroPack& pack : plan.micropacks) {
-      const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+      const auto& group = plan.groups[index(pack.group)];
+      const auto ranks = static_cast<std::int64_t>(group.size());
       const PackLoad load = prices.load(pack.slices, ranks, pack.pass);
       exchanged += prices.sent(pack, load.tokens);
       for (std::int32_t line = 0; line < virtual_stages_of(plan).size(); ++line) {
+        const std::int32_t pp = virtual_stages_of(plan).stage(line);
+        const bool meets = plan.cluster.small.shared_links && ranks > 1 &&
+                           links.ranks(group, pp) == links.ranks(all, pp);
         compute.push_back(prices.unit(pack, load, line));
+        alone.push_back(meets ? prices.exchange(pack, load.tokens, pp) * chunk_layers(plan, pp, 0)
+                              : Nanos{});
       }
     }
-    return compute;
+    return {std::move(compute), std::move(alone)};
   }
 
   /// Adds the traffic of sharded weights to F and B of a plan's rounds and lets every unit of a
-  /// round last as long as its slowest, H too: all ranks gather each layer together. O(packs x
-  /// stages).
+  /// round last as long as its slowest, H too: all ranks gather each layer together. What is
+  /// `alone` hides no traffic. O(packs x stages).
   template <CostModel Model>
   static void in_rounds(const Plan& plan, std::span<const SharedBatch> batches,
-                        const PricedPlan& prices, const Model& model, std::vector<Nanos>& compute) {
+                        const PricedPlan& prices, const Links& links, const Model& model,
+                        std::span<const Nanos> alone, std::vector<Nanos>& compute) {
     const auto stages = static_cast<std::size_t>(plan.parallel.pp);
-    const Links links(plan);
     std::vector<WeightTraffic> traffic;
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       traffic.push_back(weight_traffic(plan, links, model, pp));
@@ -219,14 +235,15 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       while (end < batches.size() && batches[end].round == round) ++end;
       for (std::size_t stage = 0; stage < stages; ++stage) {
         Nanos forward, backward, head;
+        const auto& [layers, gather, scatter] = traffic[stage];
+        const auto with = [&](std::size_t unit, Nanos sent) {
+          return with_traffic(compute[unit] - alone[unit], sent, layers, share) + alone[unit];
+        };
         for (std::size_t i = first; i < end; ++i) {
-          forward = std::max(forward, compute[2 * i * stages + stage]);
-          backward = std::max(backward, compute[(2 * i + 1) * stages + stage]);
+          forward = std::max(forward, with(2 * i * stages + stage, gather));
+          backward = std::max(backward, with((2 * i + 1) * stages + stage, gather + scatter));
           head = std::max(head, head_of(i, stage));
         }
-        const auto& [layers, gather, scatter] = traffic[stage];
-        forward = with_traffic(forward, gather, layers, share);
-        backward = with_traffic(backward, gather + scatter, layers, share);
         for (std::size_t i = first; i < end; ++i) {
           compute[2 * i * stages + stage] = forward;
           compute[(2 * i + 1) * stages + stage] = backward + (head - head_of(i, stage));

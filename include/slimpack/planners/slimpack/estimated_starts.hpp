@@ -52,6 +52,7 @@ struct SpaceLayout {
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   std::size_t pair = 0;                  ///< the value of `widest` that is two ranks, if any
   bool many_packs = false;               ///< fill and drain do not count
+  bool fit_modes = false;                ///< packs keep what fits
   bool spread = false;                   ///< shared samples begin on the rank that has least
   bool group_blocks = false;             ///< samples of groups are packed into blocks, too
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any

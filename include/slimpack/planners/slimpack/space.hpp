@@ -177,6 +177,7 @@ class SlimpackSpaceMaker {
                .neutral = 0,
                .late = !options_.spread});
     }
+    layout_.fit_modes = options_.fit_modes;
     layout_.spread = options_.spread;
     layout_.group_blocks = options_.group_blocks && layout_.sample_blocks.size > 1;
     if (options_.fit_modes) add("fit_modes", &SlimpackSettings::fit_modes, {{true}});

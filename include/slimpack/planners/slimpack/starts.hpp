@@ -163,6 +163,8 @@ class SlimpackStarts {
       kind.narrowest = whole.narrowest = narrowest;
       add_start(mode_at(none, Kind::uniform), kind, 0);
       if (pipeline_ == 1) add_start(mode_at(light, Kind::uniform), whole, 0);
+      // So many packs that most keep all.
+      if (layout_.fit_modes) add_start(mode_at(none, Kind::uniform), whole, 0);
     }
     if (pipeline_ == 1) return;
     const StartKind interleaved{
