@@ -74,6 +74,7 @@ ExactDraw draw_step(std::uint64_t seed, std::int32_t pp, LmHead head, Ranks rank
   request.context = {1 << 17};
   request.effort = planners::Effort::normal;
   request.recompute = Recompute::none;
+  request.weight_state = WeightState::replicated;  // the exact searches know no others
   constexpr std::array<double, 3> kOverheads{0, 1, 8};
   const double overhead = kOverheads[static_cast<std::size_t>(random.between(0, 2))];
   request.cluster.kernel_s *= overhead;

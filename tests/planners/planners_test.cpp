@@ -36,15 +36,17 @@ const auto slimpipe_slices = [](const schedule::Pipeline& pipeline,
 /// The plan, or where ranks of a system share weights as no plan's do, what they would be whole.
 Plan with_whole_weights(Plan plan) {
   if (plan.planner != "flexsp" || plan.memory.weights == WeightState::replicated) return plan;
-  Bytes more;
-  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-    const Bytes held = static_bytes(plan, pp).total();
-    plan.memory.weights = WeightState::replicated;
-    more = std::max(more, static_bytes(plan, pp).total() - held);
-    plan.memory.weights = WeightState::sharded;
-  }
+  std::vector<Bytes> more;
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp)
+    more.push_back(-static_bytes(plan, pp).total());
   plan.memory.weights = WeightState::replicated;
-  plan.memory.capacity += more;
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    more[static_cast<std::size_t>(pp)] += static_bytes(plan, pp).total();
+  }
+  plan.memory.capacity += std::max(Bytes{}, std::ranges::max(more));
+  for (DevicePrediction& device : plan.prediction.devices) {
+    device.peak += more[static_cast<std::size_t>(device.pp)];
+  }
   return plan;
 }
 

@@ -80,6 +80,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     for (std::size_t j = 0; j < weights.size(); ++j) {
       for (std::size_t i = 0; i < modes.size(); ++i) {
         space_.start({{state, j}, {mode, i}, {block, middle}, {degrees, of_node}});
+        space_.start({{state, j}, {mode, i}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {quarters, 1}});
         space_.start({{state, j}, {mode, i}, {room, 1}, {block, middle}});
       }
