@@ -71,7 +71,8 @@ class Tuner {
       Choice choice;
       choice.tuned.degrees = degrees;
       const auto none = planners::lacks_static_memory(request, degrees);
-      const bool shared = degrees.dp > 1 && degrees.pp <= planner_.sharding_stages;
+      const bool shared = degrees.dp > 1 && degrees.pp <= planner_.sharding_stages &&
+                          request.weight_state != WeightState::replicated;
       if (none && !shared) {
         choice.tuned.skipped = true;
         choice.tuned.why = why_infeasible(*none);

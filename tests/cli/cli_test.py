@@ -506,7 +506,9 @@ class Cli(unittest.TestCase):
         self.refuse(2, r"planner must be one of", *every, "--gpus", "2", "--planners", "best")
         self.refuse(1, r"no degrees have a feasible plan: slimpack: dp .*weights, gradients and "
                        r"optimizer state .*needed \d+, available -?\d+", *every, "--gpus", "2",
-                    "--memory", "6001M")
+                    "--memory", "6001M", "--weight-state", "replicated")
+        self.refuse(1, r"no degrees have a feasible plan: slimpack: dp 2 x pp 1 x tp 1: bytes of memory on device "
+                       r".*needed \d+, available -?\d+", *every, "--gpus", "2", "--memory", "6001M")
 
     def test_sweep_has_a_row_for_each_point_and_planner(self):
         done = run("sweep", self.lengths(), "--model", "tiny", "--overlong", "split", "--batch-tokens",
