@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -235,13 +236,15 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       while (end < batches.size() && batches[end].round == round) ++end;
       for (std::size_t stage = 0; stage < stages; ++stage) {
         Nanos forward, backward, head;
-        const auto& [layers, gather, scatter] = traffic[stage];
+        const WeightTraffic& of_stage = traffic[stage];
         const auto with = [&](std::size_t unit, Nanos sent) {
-          return with_traffic(compute[unit] - alone[unit], sent, layers, share) + alone[unit];
+          return with_traffic(compute[unit] - alone[unit], sent, of_stage.layers, share) +
+                 alone[unit];
         };
         for (std::size_t i = first; i < end; ++i) {
-          forward = std::max(forward, with(2 * i * stages + stage, gather));
-          backward = std::max(backward, with((2 * i + 1) * stages + stage, gather + scatter));
+          forward = std::max(forward, with(2 * i * stages + stage, of_stage.gather));
+          backward = std::max(
+              backward, with((2 * i + 1) * stages + stage, of_stage.gather + of_stage.scatter));
           head = std::max(head, head_of(i, stage));
         }
         for (std::size_t i = first; i < end; ++i) {
