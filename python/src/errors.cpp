@@ -12,11 +12,11 @@ namespace {
 
 /// Options of the command line that are arguments here, without their hyphens.
 constexpr std::array<std::string_view, 31> kArguments{
-    "model",   "cluster",       "dp",      "pp",          "tp",        "chunks",
-    "head",    "recompute",     "weights", "granularity", "max-cp",    "max-units",
-    "merge",   "optimizer",     "context", "overlong",    "step",      "batch-tokens",
-    "seed",    "batch-samples", "memory",  "cost",        "effort",    "threads",
-    "planner", "planners",      "steps",   "gpus",        "finalists", "runtime",
+    "model",       "cluster",       "dp",      "pp",          "tp",        "chunks",
+    "head",        "recompute",     "weights", "granularity", "max-cp",    "max-units",
+    "merge",       "optimizer",     "context", "overlong",    "step",      "batch-tokens",
+    "seed",        "batch-samples", "memory",  "cost",        "effort",    "threads",
+    "planner",     "planners",      "steps",   "gpus",        "finalists", "runtime",
     "weight-state"};
 
 /// The sentence with options spelled as arguments: `--batch-tokens` as `batch_tokens`.

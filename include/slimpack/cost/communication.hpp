@@ -36,10 +36,12 @@ struct CommunicationBytes {
 };
 
 /// How often all weights are gathered, and their gradients summed, in a step: once each, or where
-/// ranks share weights by F and B, and by B, of every round. O(packs x ranks).
+/// ranks share weights by F and B, and by B, of every round.
 struct WeightRounds {
-  std::int64_t gathers = 1, scatters = 1;
+  std::int64_t gathers = 1;   ///< of all weights of a stage
+  std::int64_t scatters = 1;  ///< sums of all their gradients
 };
+/// Those of a plan. O(packs x ranks).
 [[nodiscard]] inline WeightRounds weight_rounds(const Plan& plan) {
   if (plan.memory.weights == WeightState::replicated) return {};
   const PackRounds rounds(plan);
