@@ -9,6 +9,7 @@
 
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
