@@ -251,7 +251,7 @@ class Layout:
 def _check_runtime(plan: Plan, parallel: dict[str, Any]) -> None:
     if plan.tp != 1:
         raise InvalidInput(f"plan: run_plan needs tp 1, the plan has tp {plan.tp}")
-    if plan.dict["memory"].get("weights") == "sharded":
+    if plan.memory.get("weights") == "sharded":
         raise InvalidInput("plan: run_plan needs weights whole on every rank, the plan has them sharded; ask for "
                            "plans with runtime=\"torch\" or weight_state=\"replicated\"")
     if parallel["head"] != "last":
