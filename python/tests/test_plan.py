@@ -27,7 +27,8 @@ def drawn_request(seed):
         batch_tokens=one_of(None, "20K", 30e3), batch_samples=one_of(None, 25), step=one_of(0, 1, 3),
         seed=one_of(0, 7, 2**63), shuffle=one_of(True, True, False), head=one_of(None, "last", "shard"),
         recompute=one_of(None, None, "full"), granularity=one_of(64, 128), merge=one_of(None, "off", 2),
-        memory=one_of(None, "70G", 75e9), optimizer=one_of("sharded", "replicated"), max_units=one_of(None, None, 12))
+        memory=one_of(None, "70G", 75e9), optimizer=one_of("sharded", "replicated"), max_units=one_of(None, None, 12),
+        weight_state=one_of(None, None, "replicated", "sharded"))
 
 
 @pytest.mark.parametrize("seed", range(20))

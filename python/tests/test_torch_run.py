@@ -256,6 +256,7 @@ def test_plans_for_other_runtimes_are_refused_by_name() -> None:
     plan, _ = torch_plans.draw(0, 1, 2)
     for change, sentence in ((lambda d: d["parallel"].update(tp=2), "tp 1"),
                              (lambda d: d["parallel"].update(head="shard"), "head on the last stage"),
+                             (_share_weights, "weights whole on every rank"),
                              (_late_head, "does not follow its F")):
         made = plan.to_dict()
         change(made)
@@ -268,6 +269,11 @@ def test_plans_for_other_runtimes_are_refused_by_name() -> None:
             continue  # refused even earlier
         with pytest.raises(InvalidInput, match=sentence):
             Layout(other, 0)
+
+
+def _share_weights(made: Any) -> None:
+    made["version"] = 3
+    made["memory"]["weights"] = "sharded"
 
 
 def _late_head(made: Any) -> None:
