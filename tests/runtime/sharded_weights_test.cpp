@@ -186,7 +186,9 @@ TEST_CASE("shared weights: steps of AdamW are those of the same plan with weight
     }
     const Elements got = elements_of(shared), expected = elements_of(whole);
     REQUIRE(got.size() == expected.size());
-    for (const auto& [name, values] : expected) {
+    for (const auto& entry : expected) {
+      const auto& name = entry.first;
+      const auto& values = entry.second;
       CAPTURE(name.second);
       const auto& own = got.at(name);
       REQUIRE(own.size() == values.size());

@@ -99,10 +99,11 @@ TEST_CASE("validate: ranks that share weights run rounds on one stage") {
        "to run in the order of their ids",
        [](Plan& p) { std::swap(p.schedule[0].order[0], p.schedule[0].order[3]); }},
   };
-  for (const auto& [message, change] : wrong) {
+  for (const auto& mutation : wrong) {
+    const std::string& message = mutation.first;
     CAPTURE(message);
     Plan plan = good;
-    change(plan);
+    mutation.second(plan);
     bool found = false;
     std::string all;
     for (const Violation& violation : validate(plan).violations) {
