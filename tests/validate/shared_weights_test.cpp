@@ -41,7 +41,7 @@ Plan two_rounds() {
   plan.stages = {{0, 0, 0, 2, true}};
   plan.groups = {{0}, {1}, {0, 1}};
   plan.sample_group = {GroupId{2}, GroupId{0}, GroupId{1}};
-  for (const std::size_t sample : {0, 1, 2}) {
+  for (std::size_t sample = 0; sample < 3; ++sample) {
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       MicroPack pack;
       pack.pass = pass;
