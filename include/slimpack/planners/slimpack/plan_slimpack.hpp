@@ -442,9 +442,10 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   };
   const std::vector<WeightState> weights = detail::weight_states(request, all_ideas);
   const bool whole = weights.back() == WeightState::replicated;
-  // First, for it takes the least part of a budget that the others may use up.
-  const bool first =
-      !whole || (weights.size() > 1 && request.effort != Effort::fast && !request.budget);
+  // First, for it takes the least part of a budget that the others may use up. Many samples are
+  // even without it.
+  const bool first = !whole || (weights.size() > 1 && request.effort != Effort::fast &&
+                                !request.budget && !has_many_samples(request));
   if (first) search_rounds(weights, whole ? counter.left() / kSearches * (kSearches - 1) : 0);
   if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
   if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights, 0);
