@@ -183,7 +183,7 @@ struct DevicePrediction {
 struct Prediction {
   Nanos iteration;    ///< time of the step
   Nanos ideal;        ///< bare compute of all samples, spread evenly over all devices
-  Nanos lower_bound;  ///< no valid plan of the same degrees is faster (docs/bound.md)
+  Nanos lower_bound;  ///< no valid plan of the same degrees and memory is faster (docs/bound.md)
   std::vector<DevicePrediction> devices;  ///< in the order of `Plan::schedule`
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
