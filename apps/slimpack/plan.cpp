@@ -34,7 +34,7 @@ void print_summary(std::ostream& out, const PlanOptions& options, const Plan& pl
   const auto& predicted = plan.prediction;
   out << fmt::format(
       "{}: {} samples in {} MicroPacks; {:.6f} s a step, efficiency {:.1f} %; no valid plan "
-      "with its degrees, max_cp, chunks and head takes less than {:.6f} s\n",
+      "with its degrees, max_cp, chunks, head and weight state takes less than {:.6f} s\n",
       options.output, plan.samples.size(), plan.micropacks.size(), seconds(predicted.iteration),
       100 * seconds(predicted.ideal) / seconds(predicted.iteration),
       seconds(predicted.lower_bound));

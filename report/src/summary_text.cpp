@@ -91,7 +91,7 @@ class SummaryText {
     out += "iteration      " + time_text(metrics.iteration) + ", ideal " +
            time_text(metrics.ideal) + ", efficiency " + percent(metrics.efficiency);
     if (metrics.lower_bound > Nanos{}) {
-      out += ", lower bound at these degrees, max_cp, chunks and head " +
+      out += ", lower bound at these degrees, max_cp, chunks, head and weight state " +
              time_text(metrics.lower_bound);
     }
     out += ", " + rate_text(metrics.tokens_per_s) + " tokens/s, MFU " + percent(metrics.mfu) + "\n";
