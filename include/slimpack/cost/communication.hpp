@@ -82,6 +82,7 @@ struct WeightRounds {
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     if (ranks == 1 || pack.pass == Pass::weight) continue;
     const ExchangeBytes each = exchange_bytes(plan, pack);
+    std::int64_t by_heads = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       PackLoad load;
       for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
@@ -89,7 +90,10 @@ struct WeightRounds {
       }
       bytes.exchange.value +=
           model.layers * (load.kv_received.value * each.kv + load.q_received.value * each.q);
+      by_heads += each.by_heads(load);
     }
+    const auto count = static_cast<std::int64_t>(ranks);
+    bytes.exchange.value += model.layers * (by_heads * (count - 1) / count);
   }
   const bool sharded_state = plan.memory.optimizer == OptimizerState::sharded;
   const std::int64_t collectives = sharded_state ? 1 : 2;

@@ -24,8 +24,11 @@ struct PackLoad {
   std::int64_t ranks = 1;     ///< that compute it together: those of the group, of weight packs 1
   Tokens kv_received;         ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;          ///< tokens whose queries arrive from other ranks
-  /// Of `pairs2` those of slices that one rank of several owns up to their end, so that it attends
-  /// to them by itself; the same of the others below.
+  Tokens heads_sent;          ///< own tokens of slices by heads, whose queries pass to other ranks
+  Tokens heads_kv_sent;       ///< own tokens before the ends of those slices: keys and values
+  /// Of `pairs2` those that wait for no ring: of slices that one rank of several owns up to their
+  /// end, so that it attends to them by itself, and of slices by heads; the same of the others
+  /// below.
   std::int64_t alone_pairs2 = 0;
   std::int64_t alone_filled_pairs2 = 0;  ///< of `filled_pairs2`
   std::int64_t alone_keys = 0;           ///< of `keys`
@@ -42,6 +45,8 @@ struct StageLoad {
   /// Hops of these ranks over `exchange_link` where their others are inside nodes
   /// (`RingOrder::hops_between`); 0: all of them.
   std::int64_t exchange_hops = 0;
+  /// Ranks of the group on the node where they are fewest; 0: all of them are on one.
+  std::int64_t node_ranks = 0;
   /// Link of the message that F sends, where other traffic of the unit has to share it; no rate: it
   /// has not.
   Link forward_message;

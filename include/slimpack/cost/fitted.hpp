@@ -402,13 +402,17 @@ class FittedModel {
     if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
       return terms_.in_cp_group(attention, load, stage, back, kept);
     }
+    if (load.ranks <= 1) return attention;
     const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
-    if (load.ranks <= 1 || bytes == 0) return attention;
+    const LinkPicos link{exchange_->byte, exchange_->unit};
+    const Picos by_heads = head_exchange(terms_.head_bytes(load, back), load.ranks, stage, link,
+                                         link, bytes > 0 ? 0 : kept);
+    if (bytes == 0) return attention + by_heads;
     const auto tp = static_cast<double>(stage.tensor_parallel);
     const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
                           picos(bytes, exchange_->byte / tp) + kept;
     const Picos own = Terms::alone(attention, load);
-    return own + overlapped(attention - own, traffic, load.ranks);
+    return own + overlapped(attention - own, traffic, load.ranks) + by_heads;
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,

@@ -69,6 +69,7 @@ class LinkShares {
       if (pack.pass == Pass::backward) sent.backward += load.tokens.value;
       sent.gathered += load.tokens.value * tensor_collectives(pack);
       sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
+      sent.by_heads += each.by_heads(load);
       if (forward) sent.head += times.head(id, rank, plan_.parallel.pp - 1);
     }
   }
@@ -92,9 +93,9 @@ class LinkShares {
 
  private:
   /// Of the packs of a group on one of its ranks: tokens, tokens times collectives a layer, bytes
-  /// of exchange a layer, and the time of H.
+  /// of rings a layer and those that pass to parts of heads, and the time of H.
   struct Sent {
-    std::int64_t forward = 0, backward = 0, gathered = 0, exchanged = 0;
+    std::int64_t forward = 0, backward = 0, gathered = 0, exchanged = 0, by_heads = 0;
     Nanos head;
   };
   /// A group that a rank belongs to, and which of its ranks it is.
@@ -126,7 +127,8 @@ class LinkShares {
     for (const auto& [group, place] : places) {
       if (!has_packs(group)) continue;
       const Sent& sent = sent_[group][place];
-      const std::int64_t exchanged = exchanged_over(link, plan_.groups[group], pp, sent.exchanged);
+      const std::int64_t exchanged = exchanged_over(link, plan_.groups[group], pp, sent.exchanged) +
+                                     by_heads_over(link, plan_.groups[group], pp, sent.by_heads);
       for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
         const std::int32_t line = virtual_stages.index(pp, chunk);
         const std::int64_t layers = chunk_layers(plan_, pp, chunk);
@@ -153,6 +155,17 @@ class LinkShares {
     const std::int64_t outside = exchanged * far / (static_cast<std::int64_t>(ranks.size()) - 1);
     return (link == plan_.cluster.between ? outside : 0) +
            (link == plan_.cluster.inside ? exchanged - outside : 0);
+  }
+
+  /// The part of what a rank of a group passes to parts of heads that goes over a link.
+  [[nodiscard]] std::int64_t by_heads_over(const Link& link, const std::vector<std::int32_t>& group,
+                                           std::int32_t pp, std::int64_t bytes) const {
+    if (group.size() == 1 || bytes == 0) return 0;
+    const auto ranks = static_cast<std::int64_t>(group.size());
+    const std::int64_t fewest = links_.fewest_on_node(group, pp),
+                       here = fewest > 0 ? fewest : ranks;
+    return (link == plan_.cluster.inside ? bytes * (here - 1) / ranks : 0) +
+           (here < ranks && link == plan_.cluster.between ? bytes * (ranks - here) / ranks : 0);
   }
 
   const Plan& plan_;

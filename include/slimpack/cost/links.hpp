@@ -93,6 +93,24 @@ class Links {
                         return node(group[static_cast<std::size_t>(rank)], pp, tp);
                       });
   }
+  /// How many of some data-parallel ranks of one stage are on the node where they are fewest; 0
+  /// where all are on one. O(ranks x tp log ranks).
+  [[nodiscard]] std::int64_t fewest_on_node(const std::vector<std::int32_t>& group,
+                                            std::int32_t pp) const {
+    std::size_t fewest = group.size();
+    std::vector<std::int64_t> nodes(group.size());
+    for (std::int32_t tp = 0; group.size() > 1 && tp < tp_; ++tp) {
+      std::ranges::transform(group, nodes.begin(),
+                             [&](std::int32_t dp) { return node(dp, pp, tp); });
+      std::ranges::sort(nodes);
+      for (auto at = nodes.begin(); at != nodes.end();) {
+        const auto end = std::upper_bound(at, nodes.end(), *at);
+        fewest = std::min(fewest, static_cast<std::size_t>(end - at));
+        at = end;
+      }
+    }
+    return fewest == group.size() ? 0 : static_cast<std::int64_t>(fewest);
+  }
   /// Between the tensor-parallel devices of (dp, pp). O(tp log tp).
   [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {
     Collective collective;

@@ -20,11 +20,12 @@
 namespace slimpack {
 
 /// Adds a slice to what `shard`'s rank has to do: its own queries against all keys before them
-/// (`pass_kv`, and every slice of a group of one), or all queries of the slice against its own keys
-/// (`pass_q`). A query counts half a pair with its own key, so that a slice of s tokens after P
-/// others has s (2P + s) / 2 pairs. The last rows of each run of query rows are filled up to `tile`
-/// rows, each with the mean keys of those it joins. Sets `ranks`, leaves `runs`. O(blocks of the
-/// slice).
+/// (`pass_kv`, and every slice of a group of one), all queries of the slice against its own keys
+/// (`pass_q`), or all of them against all keys with its part of the heads (`by_heads`; of each
+/// amount that part, rounded up). A query counts half a pair with its own key, so that a slice of s
+/// tokens after P others has s (2P + s) / 2 pairs. The last rows of each run of query rows are
+/// filled up to `tile` rows, each with the mean keys of those it joins. Sets `ranks`, leaves
+/// `runs`. O(blocks of the slice).
 inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                       Tokens tile);
 
@@ -119,6 +120,25 @@ namespace detail {
   return std::min(shard.block * (block + (turns ? 2 : 1)), end);
 }
 
+/// Adds a slice of which each rank attends to all with an equal part of the heads.
+inline void add_by_heads(PackLoad& load, const Slice& slice, Tokens own, const CpShard& shard,
+                         Tokens tile) {
+  PackLoad all;
+  add_run(all, slice.begin, slice.end, square(slice.end) - square(slice.begin), tile,
+          [](Tokens position) { return position; });
+  const auto add = [&](std::int64_t& sum, std::int64_t& alone, std::int64_t amount) {
+    const std::int64_t part = (amount + shard.ranks - 1) / shard.ranks;
+    sum += part;
+    alone += part;
+  };
+  add(load.pairs2, load.alone_pairs2, all.pairs2);
+  add(load.filled_pairs2, load.alone_filled_pairs2, all.filled_pairs2);
+  add(load.keys, load.alone_keys, slice.end.value);
+  ++load.segments;
+  load.heads_sent += own;
+  load.heads_kv_sent += shard.before(slice.end);
+}
+
 }  // namespace detail
 
 inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
@@ -135,6 +155,7 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
     if (own.value > 0) load.keys += slice.end.value;
     return;
   }
+  if (exchange == RingMode::by_heads) return detail::add_by_heads(load, slice, own, shard, tile);
   load.q_received += slice.length() - own;
   const Tokens own_keys = shard.before(slice.end);
   if (own_keys.value == 0) return;

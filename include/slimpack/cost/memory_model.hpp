@@ -130,7 +130,8 @@ class MemoryModel {
 
 namespace detail {
 
-/// Buffers of a pack's ring: its slices exchange one after another, the largest counts.
+/// Buffers of a pack's exchange: rings of its slices run one after another, the largest counts;
+/// slices by heads are exchanged together, on the rank that needs most.
 [[nodiscard]] inline Bytes exchange_workspace(const Plan& plan, const MicroPack& pack,
                                               const LayerBytes& layer) {
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
@@ -141,7 +142,7 @@ namespace detail {
         std::max(most, ring_buffer_bytes(layer, pack.slices[slot], pack.pass, pack.exchange[slot],
                                          ranks, plan.memory.cp_block_tokens));
   }
-  return Bytes{most};
+  return Bytes{most + head_buffer_bytes(plan, pack, layer)};
 }
 
 }  // namespace detail

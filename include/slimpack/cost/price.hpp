@@ -271,15 +271,16 @@ template <CostModel Model>
   return model.backward(load, stage, pack.recompute);
 }
 
-/// Whether what travels round the ring comes home in every layer: gradients of keys, or results of
-/// queries. Then no rank goes on before the one with most attention is through.
+/// Whether what travels comes home in every layer: gradients of keys, or results of queries. Then
+/// no rank goes on before the one with most attention is through.
 [[nodiscard]] inline bool comes_home(const MicroPack& pack) noexcept {
   if (pack.pass != Pass::forward) return pack.pass == Pass::backward;
-  return std::ranges::find(pack.exchange, RingMode::pass_q) != pack.exchange.end();
+  return std::ranges::any_of(pack.exchange,
+                             [](RingMode mode) { return mode != RingMode::pass_kv; });
 }
 
-/// The most pairs and keys that a rank of a pack's group has beside what it attends to alone, by
-/// the loads of all. O(ranks).
+/// The most pairs and keys that a rank of a pack's group has beside what it attends to alone, and
+/// the most that one sends by heads, by the loads of all. O(ranks).
 [[nodiscard]] inline PackLoad most_attention(std::span<const PackLoad> loads) noexcept {
   PackLoad most;
   for (const PackLoad& load : loads) {
@@ -287,15 +288,19 @@ template <CostModel Model>
     most.filled_pairs2 =
         std::max(most.filled_pairs2, load.filled_pairs2 - load.alone_filled_pairs2);
     most.keys = std::max(most.keys, load.keys - load.alone_keys);
+    most.heads_sent = std::max(most.heads_sent, load.heads_sent);
+    most.heads_kv_sent = std::max(most.heads_kv_sent, load.heads_kv_sent);
   }
   return most;
 }
 
-/// `load` with the pairs and keys of `most` beside its own alone.
+/// `load` with the pairs and keys of `most` beside its own alone, and what `most` sends.
 [[nodiscard]] inline PackLoad with_attention(PackLoad load, const PackLoad& most) noexcept {
   load.pairs2 = most.pairs2 + load.alone_pairs2;
   load.filled_pairs2 = most.filled_pairs2 + load.alone_filled_pairs2;
   load.keys = most.keys + load.alone_keys;
+  load.heads_sent = most.heads_sent;
+  load.heads_kv_sent = most.heads_kv_sent;
   return load;
 }
 

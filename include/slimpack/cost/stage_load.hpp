@@ -59,6 +59,7 @@ namespace slimpack {
   }
   stage.exchange_link = links.ranks(group, pp);
   stage.exchange_hops = links.ring(group, pp).hops_between();
+  stage.node_ranks = links.fewest_on_node(group, pp);
   if (plan.cluster.small.shared_links && (group.size() > 1 || plan.parallel.tp > 1)) {
     const auto link = [&](Pass pass) {
       return slowest_ring_link(plan, links, group, pp, pass).value_or(Link{});

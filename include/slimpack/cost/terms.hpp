@@ -14,6 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/head_dim_rate.hpp"
+#include "slimpack/cost/head_exchange.hpp"
 #include "slimpack/cost/picos.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/memory.hpp"
@@ -185,10 +186,14 @@ class Terms {
   [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
                                       std::int64_t collectives, Picos arithmetic,
                                       Picos kept = 0) const noexcept;
-  /// Bytes that one layer's exchange brings to this rank.
+  /// Bytes that one layer's rings bring to this rank.
   [[nodiscard]] std::int64_t exchange_bytes(const PackLoad& load, bool back) const noexcept {
     return load.kv_received.value * (ring_.kv + (back ? ring_.kv_back : 0)) +
            load.q_received.value * (back ? ring_.q_back : ring_.q);
+  }
+  /// Bytes of whole heads that this rank has to pass on in one layer.
+  [[nodiscard]] std::int64_t head_bytes(const PackLoad& load, bool back) const noexcept {
+    return detail::head_bytes(ring_, load, back);
   }
   /// Whether a unit starts its kernels: one without rows does where other ranks wait for it.
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
@@ -470,7 +475,10 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
       (bytes > 0 ? kept : 0);
   const RingTime both = ring_time(attention - own, inside, outside, load.ranks, far);
   const std::int64_t rings = (load.kv_received.value > 0) + (load.q_received.value > 0);
-  return own + both.time + taken_by_collective(both.hidden) +
+  const Picos by_heads =
+      head_exchange(head_bytes(load, back), load.ranks, stage, link_picos(cluster_.inside),
+                    link_picos(stage.exchange_link), bytes > 0 ? 0 : kept);
+  return own + both.time + taken_by_collective(both.hidden) + by_heads +
          latency(stage.exchange_link, rings * far * stage.layers) +
          latency(cluster_.inside, rings * (hops - far) * stage.layers);
 }

@@ -35,6 +35,11 @@ struct RingBytes {
   std::int64_t kv_back = 0;  ///< RingMode::pass_kv, in backward besides: their gradients
   std::int64_t q = 0;        ///< RingMode::pass_q, forward: queries and partial outputs
   std::int64_t q_back = 0;   ///< RingMode::pass_q, backward (in place of `q`)
+  // RingMode::by_heads, of a token's whole heads, into attention and out of it.
+  std::int64_t heads = 0;          ///< forward, of a token of the slice: query, output, log-sum-exp
+  std::int64_t heads_back = 0;     ///< backward (in place of `heads`)
+  std::int64_t heads_kv = 0;       ///< forward, of a token before the slice's end: key and value
+  std::int64_t heads_kv_back = 0;  ///< backward (in place of `heads_kv`)
   friend bool operator==(const RingBytes&, const RingBytes&) = default;
 };
 
@@ -84,14 +89,31 @@ struct TokenWidths {
                                              const ElementBytes& size) noexcept {
   const std::int64_t queries = 2 * widths.query * size.element;
   const std::int64_t log_sums = widths.heads * size.statistic;
-  return {2 * widths.key * size.element, 2 * widths.key * size.gradient, queries + log_sums,
-          queries + widths.query * size.gradient + 2 * log_sums};
+  const std::int64_t keys = 2 * widths.key * size.element;
+  return {keys,
+          2 * widths.key * size.gradient,
+          queries + log_sums,
+          queries + widths.query * size.gradient + 2 * log_sums,
+          queries + log_sums,
+          queries + widths.query * size.element + 2 * log_sums,
+          keys,
+          2 * keys};
 }
 /// The same of all heads of a model.
 [[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
                                              const ElementBytes& size) noexcept {
   return ring_bytes(token_widths(model), size);
 }
+
+/// Buffers of RingMode::by_heads in one pass, of a token's whole heads: `own` are packed for other
+/// ranks, or have come from them; of `all` tokens each rank has a part of the heads.
+struct HeadBuffers {
+  std::int64_t own = 0;     ///< of a token of the slice that the rank owns
+  std::int64_t own_kv = 0;  ///< of a token before the slice's end that the rank owns
+  std::int64_t all = 0;     ///< of a token of the slice, over the ranks
+  std::int64_t all_kv = 0;  ///< of a token before the slice's end, over the ranks
+  friend bool operator==(const HeadBuffers&, const HeadBuffers&) = default;
+};
 
 /// Bytes of one layer and token on one of `tensor_parallel` devices: each entry is that part of the
 /// whole, rounded up.
@@ -113,6 +135,9 @@ struct LayerBytes {
   std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
   std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
   std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
+  /// `by_heads`: of a token of the slice, and of one before its end, whole heads that are sent or
+  /// come home, and those that a rank has a part of.
+  HeadBuffers heads_exchange, heads_exchange_back;
   /// Workspace of B for a token whose sample is one slice in either pass (`kept_keys`).
   [[nodiscard]] constexpr std::int64_t uncut_workspace(Recompute mode) const noexcept {
     return backward_workspace[static_cast<std::size_t>(mode)] + (mode == Recompute::full ? kv : 0);
@@ -156,6 +181,13 @@ struct LayerBytes {
   bytes.kv_exchange_back = part(2 * ring.kv_back);
   bytes.q_exchange = part(2 * ring.q);
   bytes.q_exchange_back = part(2 * ring.q_back);
+  // Query, output and statistic; in backward two statistics, and gradients as they are summed.
+  const std::int64_t log_sum = widths.heads * size.statistic;
+  bytes.heads_exchange = {part(query + log_sum), part(ring.kv), part(2 * query + log_sum),
+                          part(ring.kv)};
+  bytes.heads_exchange_back = {part(2 * query + 2 * log_sum), part(ring.kv),
+                               part(2 * query + widths.query * size.gradient + 2 * log_sum),
+                               part(ring.kv + ring.kv_back)};
   return bytes;
 }
 
@@ -212,12 +244,12 @@ struct SplitBytes {
 }
 
 /// Ring buffers of one slice in a context-parallel group of `ranks`, two of the largest message;
-/// nothing in a group of one. `pass_kv` moves the keys of [0, end), `pass_q` the slice's queries.
-/// O(ranks).
+/// nothing in a group of one, nor by heads. `pass_kv` moves the keys of [0, end), `pass_q` the
+/// slice's queries. O(ranks).
 [[nodiscard]] constexpr std::int64_t ring_buffer_bytes(const LayerBytes& layer, const Slice& slice,
                                                        Pass pass, RingMode mode, std::int64_t ranks,
                                                        Tokens block) noexcept {
-  if (ranks <= 1) return 0;
+  if (ranks <= 1 || mode == RingMode::by_heads) return 0;
   const bool back = pass == Pass::backward;
   if (mode == RingMode::pass_kv) {
     return largest_owned(ranks, block, Tokens{0}, slice.end).value *
@@ -225,6 +257,32 @@ struct SplitBytes {
   }
   return largest_owned(ranks, block, slice.begin, slice.end).value *
          (back ? layer.q_exchange_back : layer.q_exchange);
+}
+
+/// Buffers of all slices of a pack that its ranks exchange by heads, on the rank that needs most;
+/// those that one rank owns up to their end need none. O(slices x ranks).
+[[nodiscard]] inline std::int64_t head_buffer_bytes(const Plan& plan, const MicroPack& pack,
+                                                    const LayerBytes& layer) {
+  const auto by_heads = [](RingMode mode) { return mode == RingMode::by_heads; };
+  if (std::ranges::none_of(pack.exchange, by_heads)) return 0;
+  const std::size_t ranks = plan.groups[index(pack.group)].size();
+  const HeadBuffers& each =
+      pack.pass == Pass::backward ? layer.heads_exchange_back : layer.heads_exchange;
+  std::int64_t most = 0, all = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::int64_t own = 0;
+    for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+      const Slice& slice = pack.slices[i];
+      const CpShard shard = cp_shard_of(plan, slice.sample, rank);
+      if (!by_heads(pack.exchange[i]) || shard.undivided(slice.end)) continue;
+      own += shard.between(slice.begin, slice.end).value * each.own +
+             shard.before(slice.end).value * each.own_kv;
+      if (rank == 0) all += slice.length().value * each.all + slice.end.value * each.all_kv;
+    }
+    most = std::max(most, own);
+  }
+  const auto count = static_cast<std::int64_t>(ranks);
+  return most + (all + count - 1) / count;
 }
 
 /// Pages of `page` tokens that hold `tokens`. `page` must be > 0.

@@ -22,7 +22,7 @@ inline constexpr std::array<std::string_view, 0> kWords{};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Pass>{"forward", "backward", "weight"};
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<RingMode>{"kv", "q"};
+inline constexpr std::array<std::string_view, 3> kWords<RingMode>{"kv", "q", "heads"};
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<Recompute>{"none", "light", "layer",
                                                                    "full"};

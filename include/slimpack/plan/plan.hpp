@@ -44,9 +44,10 @@ struct Slice {
 /// first, the gradients of weights that backward packs have left to it.
 enum class Pass : std::uint8_t { forward, backward, weight };
 
-/// What travels round the ring of a context-parallel group: keys and values, or queries and partial
-/// outputs.
-enum class RingMode : std::uint8_t { pass_kv, pass_q };
+/// How the ranks of a context-parallel group attend to a slice together: keys and values travel
+/// round their ring, or queries and partial outputs do, or each rank attends with a part of the
+/// heads to all of it (since version 3; docs/equations.md, "Exchange by heads").
+enum class RingMode : std::uint8_t { pass_kv, pass_q, by_heads };
 
 /// What a forward pass keeps for the backward pass, per token and layer (docs/equations.md).
 enum class Recompute : std::uint8_t { none, light, layer, full };

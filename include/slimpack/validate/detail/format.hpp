@@ -230,6 +230,24 @@ inline void check_groups(const Plan& plan, Findings& found, Sound& sound) {
   }
 }
 
+/// An exchange by heads gives each rank of a group as many of the keys' heads.
+inline void check_by_heads(const Plan& plan, const MicroPack& pack, const Where& where,
+                           Findings& found) {
+  const auto by_heads = [](RingMode mode) { return mode == RingMode::by_heads; };
+  if (std::ranges::none_of(pack.exchange, by_heads)) return;
+  if (plan.version < 3) {
+    found.add(0, "micropack", where, "exchange by heads needs version 3");
+  }
+  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+  if (plan.parallel.tp > 0 && ranks > 0 && plan.model.kv_heads / plan.parallel.tp % ranks != 0) {
+    found.add(0, "micropack", where, [&] {
+      return "exchange by heads needs ranks that divide the " +
+             std::to_string(plan.model.kv_heads / plan.parallel.tp) +
+             " heads of keys of a device, got " + std::to_string(ranks);
+    });
+  }
+}
+
 inline void check_packs(const Plan& plan, Findings& found) {
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
@@ -262,6 +280,7 @@ inline void check_packs(const Plan& plan, Findings& found) {
                  std::to_string(pack.exchange.size()) + " entries";
         });
       }
+      check_by_heads(plan, pack, where, found);
     }
     for (const Slice& slice : pack.slices) {
       if (index(slice.sample) < plan.samples.size()) continue;

@@ -28,6 +28,9 @@ struct TokenBytes {
   Size hidden;                                        ///< a hidden state, or its gradient
   Size kv_forward, kv_backward;                       ///< exchange of keys and values
   Size q_forward, q_backward;                         ///< exchange of queries
+  /// Exchange by heads: of a slice's token that the rank owns and of one before its end, then of
+  /// all such tokens, of which each rank has a part of the heads.
+  std::array<Size, 4> heads_forward, heads_backward;
 };
 
 /// Whether tensor-parallel devices split hidden states by rows and the rest by width, which version
@@ -74,6 +77,11 @@ struct TokenBytes {
   bytes.kv_backward = bytes.kv_forward + (k * 4 * g).part(tp);
   bytes.q_forward = ((q * 2 * e + heads * t) * 2).part(tp);
   bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
+  bytes.heads_forward = {(q * e + heads * t).part(tp), (k * 2 * e).part(tp),
+                         (q * 2 * e + heads * t).part(tp), (k * 2 * e).part(tp)};
+  bytes.heads_backward = {((q * e + heads * t) * 2).part(tp), (k * 2 * e).part(tp),
+                          (q * 2 * e + q * g + heads * 2 * t).part(tp),
+                          (k * 2 * e + k * 2 * g).part(tp)};
   return bytes;
 }
 
@@ -287,6 +295,7 @@ class Parts {
     const auto& ranks = plan_.groups[index(pack.group)];
     Size largest;
     for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      if (pack.exchange[i] == RingMode::by_heads) continue;
       const bool kv = pack.exchange[i] == RingMode::pass_kv;
       const bool forward = pack.pass == Pass::forward;
       const Tokens begin = kv ? Tokens{0} : pack.slices[i].begin;
@@ -303,7 +312,29 @@ class Parts {
                            : (forward ? bytes_.q_forward : bytes_.q_backward);
       largest = std::max(largest, Size{share} * each);
     }
-    return largest;
+    return largest + by_heads(pack);
+  }
+  /// Buffers of all slices by heads that several ranks own, of the rank that owns most.
+  [[nodiscard]] Size by_heads(const MicroPack& pack) const {
+    const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
+    const auto& each = pack.pass == Pass::forward ? bytes_.heads_forward : bytes_.heads_backward;
+    std::vector<Size> own(static_cast<std::size_t>(ranks));
+    Size all;
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      const Slice& slice = pack.slices[i];
+      const std::int64_t block = plan_.memory.cp_block_tokens.value, end = slice.end.value;
+      if (pack.exchange[i] != RingMode::by_heads || end <= block) continue;
+      all += Size{end - slice.begin.value} * each[2] + Size{end} * each[3];
+      const std::int64_t first =
+          plan_.sample_first.empty() ? 0 : plan_.sample_first[index(slice.sample)];
+      for (std::int64_t place = 0; place < ranks; ++place) {
+        const Size before = owned_before(end, (place + ranks - first) % ranks, ranks, block);
+        const Size prefix =
+            owned_before(slice.begin.value, (place + ranks - first) % ranks, ranks, block);
+        own[static_cast<std::size_t>(place)] += (before - prefix) * each[0] + before * each[1];
+      }
+    }
+    return *std::max_element(own.begin(), own.end()) + all.part(ranks);
   }
 
   const Plan& plan_;

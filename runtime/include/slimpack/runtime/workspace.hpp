@@ -42,7 +42,8 @@ namespace slimpack::runtime {
 
 /// Workspace of an F, B, W or H of a device of stage `pp` whose elements have `size` and whose
 /// layers take `layer`: that of its rows, with the keys and values that B makes again, the largest
-/// ring buffers of a slice and, with tensor parallelism, whole rows. O(pieces + slices x ranks).
+/// ring buffers of a slice, those of all slices by heads and, with tensor parallelism, whole rows.
+/// O(pieces + slices x ranks).
 [[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
                                                   const ElementBytes& size, const SplitBytes& layer,
                                                   const UnitWork& work, std::int32_t pp) {
@@ -75,7 +76,7 @@ namespace slimpack::runtime {
     ring = std::max(ring, ring_buffer_bytes(layer.token, segment.slice, pass, segment.exchange,
                                             ranks, plan.memory.cp_block_tokens));
   }
-  return rows + ring;
+  return rows + ring + head_buffer_bytes(plan, pack, layer.token);
 }
 
 /// The hidden states of one device between stages: buffers are as large as the device needs that
