@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -78,6 +79,35 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
   }
 }
 
+// Heads are dealt out to ranks, each of which has all pairs of its heads. Amounts are counted in
+// whole heads; a rank waits for no ring.
+void add_by_heads(PackLoad& load, const Slice& slice, const CpShard& shard, std::int64_t tile) {
+  const std::int64_t heads = 3 * shard.ranks;
+  PackLoad whole;
+  add_by_tokens(whole, slice, RingMode::pass_kv, CpShard{}, tile);
+  std::int64_t pairs2 = 0, filled = 0, keys = 0;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    if (head * shard.ranks / heads != shard.rank) continue;
+    for (std::int64_t query = slice.begin.value; query < slice.end.value; ++query) {
+      pairs2 += pairs2_of(query, RingMode::pass_kv, CpShard{});
+    }
+    filled += whole.filled_pairs2;
+    keys += slice.end.value;
+  }
+  const auto in_whole = [&](std::int64_t count) { return (count + heads - 1) / heads; };
+  load.pairs2 += in_whole(pairs2), load.alone_pairs2 += in_whole(pairs2);
+  load.filled_pairs2 += in_whole(filled), load.alone_filled_pairs2 += in_whole(filled);
+  load.keys += in_whole(keys), load.alone_keys += in_whole(keys);
+  ++load.segments;
+  for (std::int64_t token = 0; token < slice.end.value; ++token) {
+    if (owner(token, shard) != shard.rank) continue;
+    load.heads_kv_sent += Tokens{1};
+    if (token < slice.begin.value) continue;
+    load.heads_sent += Tokens{1};
+    load.tokens += Tokens{1};
+  }
+}
+
 // What one rank owns up to the slice's end it attends to by itself.
 void add_alone(PackLoad& load, const Slice& slice, const CpShard& shard, std::int64_t tile) {
   if (owner(slice.begin.value, shard) != shard.rank) return;
@@ -127,14 +157,15 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, std::size_t
 
 TEST_CASE("PackLoads: equal to counting token by token") {
   std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0, twins = 0, no_twins = 0;
-  std::int64_t alone = 0;
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  std::int64_t alone = 0, cp_heads = 0;
+  for (std::uint64_t seed = 0; seed < 160; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tokens = 90;
     if (seed % 2 == 0) options.cp_groups = true;
     options.weights = seed % 3 > 0;
-    Plan plan = test::random_plan(seed, options);
+    Plan plan =
+        seed < 120 ? test::random_plan(seed, options) : test::random_heads_plan(seed, options);
     plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
     const PackLoads loads(plan);
     PassPacks forward(plan, Pass::forward);
@@ -168,6 +199,11 @@ TEST_CASE("PackLoads: equal to counting token by token") {
             continue;
           }
           const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
+          if (exchange == RingMode::by_heads) {
+            add_by_heads(expected, slice, shard, plan.cluster.tile_tokens);
+            ++cp_heads;
+            continue;
+          }
           add_by_tokens(expected, slice, exchange, shard, plan.cluster.tile_tokens);
           if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? cp_kv : cp_q);
         }
@@ -183,6 +219,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
   }
   CHECK(cp_kv > 1000);
   CHECK(cp_q > 1000);
+  CHECK(cp_heads > 1000);
   CHECK(alone > 100);
   CHECK(several_runs > 500);
   CHECK(weight_runs > 50);
@@ -254,6 +291,74 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
       CHECK(sum.q_received == (kv ? Tokens{0} : slice.length() * (ranks - 1)));
     }
   }
+}
+
+TEST_CASE("add_slice: by heads all ranks have an equal part, and rows stay their owners'") {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const std::int64_t ranks = random.between(2, 7);
+    const Tokens block{random.between(1, 600)};
+    Slice slice;
+    slice.begin = {random.between(0, 100'000)};
+    slice.end = slice.begin + Tokens{random.between(1, 50'000)};
+    const std::int64_t first = random.between(0, ranks - 1);
+    PackLoad whole, sum;
+    add_slice(whole, slice, RingMode::pass_kv, CpShard{}, {128});
+    const auto part = [&](std::int64_t all) { return (all + ranks - 1) / ranks; };
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      PackLoad load;
+      const CpShard shard{rank, ranks, block, first};
+      add_slice(load, slice, RingMode::by_heads, shard, {128});
+      CHECK(load.pairs2 == part(whole.pairs2));
+      CHECK(load.filled_pairs2 == part(whole.filled_pairs2));
+      CHECK(load.keys == part(slice.end.value));
+      CHECK(load.segments == 1);
+      CHECK(load.alone_pairs2 == load.pairs2);
+      CHECK(load.alone_filled_pairs2 == load.filled_pairs2);
+      CHECK(load.alone_keys == load.keys);
+      CHECK(load.kv_received == Tokens{0});
+      CHECK(load.q_received == Tokens{0});
+      CHECK(load.tokens == shard.between(slice.begin, slice.end));
+      CHECK(load.heads_sent == load.tokens);
+      CHECK(load.heads_kv_sent == shard.before(slice.end));
+      sum.tokens += load.tokens;
+      sum.heads_kv_sent += load.heads_kv_sent;
+    }
+    CHECK(sum.tokens == slice.length());
+    CHECK(sum.heads_kv_sent == slice.end);
+  }
+}
+
+TEST_CASE("add_slot: by heads too what one rank owns up to its end stays there") {
+  Plan plan;
+  plan.version = 3;
+  plan.samples = {{40}, {10}};
+  plan.groups = {{0, 1}};
+  plan.sample_group = {GroupId{}, GroupId{}};
+  plan.sample_first = {0, 1};
+  plan.memory.cp_block_tokens = {10};
+  plan.cluster.tile_tokens = 10;
+  plan.micropacks = {{Pass::forward,
+                      GroupId{},
+                      {{SampleId{0}, {20}, {40}}, {SampleId{1}, {0}, {10}}},
+                      {RingMode::by_heads, RingMode::by_heads},
+                      Recompute::none}};
+  // Rank 0 has blocks 0 and 3 of the long sample, and no token of the short one.
+  const PackLoad none = pack_load(plan, PackId{0}, 0), all = pack_load(plan, PackId{0}, 1);
+  CHECK(none.tokens == Tokens{10});
+  CHECK(none.heads_sent == Tokens{10});
+  CHECK(none.heads_kv_sent == Tokens{20});
+  CHECK(none.pairs2 == (1600 - 400) / 2);
+  CHECK(none.keys == 20);
+  CHECK(none.segments == 1);
+  CHECK(all.tokens == Tokens{20});
+  CHECK(all.heads_sent == Tokens{10});
+  CHECK(all.heads_kv_sent == Tokens{20});
+  CHECK(all.pairs2 == (1600 - 400) / 2 + 100);
+  CHECK(all.alone_pairs2 == all.pairs2);
+  CHECK(all.keys == 30);
+  CHECK(all.segments == 2);
 }
 
 TEST_CASE("add_slice: tiles by hand") {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "cost/shapes.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -38,9 +39,50 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   CHECK(bytes.kv_exchange_back == 2 * 2 * h * 4);
   CHECK(bytes.q_exchange == 2 * (2 * h * 2 + 32 * 4));
   CHECK(bytes.q_exchange_back == 2 * (2 * h * 2 + h * 4 + 2 * 32 * 4));
+  // A rank's own queries, then outputs and statistics; of all rows all three at one time.
+  CHECK(bytes.heads_exchange ==
+        HeadBuffers{h * 2 + 32 * 4, 2 * h * 2, 2 * h * 2 + 32 * 4, 2 * h * 2});
+  // Queries and output gradients with two statistics; of all rows gradients as they are summed too.
+  CHECK(bytes.heads_exchange_back == HeadBuffers{2 * h * 2 + 2 * 32 * 4, 2 * h * 2,
+                                                 2 * h * 2 + h * 4 + 2 * 32 * 4,
+                                                 2 * h * 2 + 2 * h * 4});
   const LayerBytes third = layer_bytes(llama_7b(), 4, 3);
   CHECK(third.kv == (bytes.kv + 2) / 3);
   CHECK(third.kept[0] == (bytes.kept[0] + 2) / 3);
+}
+
+TEST_CASE("head_buffer_bytes: a plan of two ranks by hand") {
+  Plan plan;
+  plan.version = 3;
+  plan.model = llama_7b();
+  plan.memory.cp_block_tokens = {10};
+  plan.groups = {{0, 1}};
+  plan.samples = {{45}, {30}, {10}};
+  plan.sample_group = {GroupId{}, GroupId{}, GroupId{}};
+  plan.sample_first = {0, 1, 0};
+  MicroPack pack{Pass::forward,
+                 GroupId{},
+                 {{SampleId{0}, {20}, {45}}, {SampleId{1}, {0}, {30}}, {SampleId{2}, {0}, {10}}},
+                 {RingMode::by_heads, RingMode::by_heads, RingMode::by_heads},
+                 Recompute::none};
+  const LayerBytes layer{[] {
+    LayerBytes bytes;
+    bytes.heads_exchange = {1000, 100, 30, 5};
+    bytes.heads_exchange_back = {2000, 200, 60, 7};
+    return bytes;
+  }()};
+  // Rank 0 has blocks 0, 3 and 4 of sample 0, so 15 of [20, 45) and 25 of [0, 45); of sample 1,
+  // which rank 1 begins, blocks 1 and 2, 20 of [0, 30). Rank 1 has 10 and 20, and 10 and 10.
+  // Sample 2 is one block. Of 25 + 30 tokens and 45 + 30 before an end each has a half.
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 1000 + 45 * 100 + (55 * 30 + 75 * 5 + 1) / 2);
+  pack.pass = Pass::backward;
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + 45 * 200 + (55 * 60 + 75 * 7 + 1) / 2);
+  pack.exchange[1] = RingMode::pass_kv;
+  CHECK(head_buffer_bytes(plan, pack, layer) == 15 * 2000 + 25 * 200 + (25 * 60 + 45 * 7 + 1) / 2);
+  pack.exchange[0] = RingMode::pass_q;  // the block of sample 2 is alone
+  CHECK(head_buffer_bytes(plan, pack, layer) == 0);
+  CHECK(ring_buffer_bytes(layer_bytes(llama_7b()), pack.slices[0], Pass::forward,
+                          RingMode::by_heads, 2, {10}) == 0);
 }
 
 TEST_CASE("memory: llama-7b at pp 8 keeps half a megabyte a token, and fills an h100 near 106K") {
@@ -98,15 +140,16 @@ TEST_CASE("static_bytes: weights, gradients and state of every kind of stage") {
 }
 
 TEST_CASE("MemoryModel: equal to counting token by token") {
-  std::int64_t unpaged = 0, unsummed = 0, twins = 0, no_twins = 0;
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+  std::int64_t unpaged = 0, unsummed = 0, twins = 0, no_twins = 0, by_heads = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.vary_bytes = true;
-    if (seed >= 100) options.uncut = true;
-    if (seed >= 125) options.recompute = Recompute::full;
+    if (seed >= 100 && seed < 150) options.uncut = true;
+    if (seed >= 125 && seed < 150) options.recompute = Recompute::full;
     options.weights = seed % 3 > 0;
-    const Plan plan = test::random_plan(seed, options);
+    const Plan plan =
+        seed < 150 ? test::random_plan(seed, options) : test::random_heads_plan(seed, options);
     const MemoryModel memory(plan);
     PassPacks backward(plan, Pass::backward);
     for (const MicroPack& pack : plan.micropacks) {
@@ -169,6 +212,8 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           CHECK(memory.made_apart(pack_id, rank, 3) == Bytes{});
         }
         std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
+        std::vector<std::int64_t> of_heads(plan.groups[index(pack.group)].size());
+        std::int64_t of_all_heads = 0;
         std::int64_t pages = 0, opens = 0, closes = 0;
         const bool back = pack.pass == Pass::backward;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
@@ -204,6 +249,20 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
             work += back ? layer.backward_workspace[how] : layer.forward_workspace[how];
           }
           if (shard.ranks == 1) continue;
+          if (pack.exchange[slot] == RingMode::by_heads) {
+            if (slice.end <= shard.block) continue;
+            ++by_heads;
+            const HeadBuffers& each = back ? layer.heads_exchange_back : layer.heads_exchange;
+            for (std::int64_t i = 0; i < slice.end.value; ++i) {
+              const bool inside = i >= slice.begin.value;
+              of_all_heads += each.all_kv + (inside ? each.all : 0);
+              for (std::size_t other = 0; other < of_heads.size(); ++other) {
+                if (!cp_shard_of(plan, slice.sample, other).owns({i})) continue;
+                of_heads[other] += each.own_kv + (inside ? each.own : 0);
+              }
+            }
+            continue;
+          }
           const bool kv = pack.exchange[slot] == RingMode::pass_kv;
           std::int64_t largest = 0;
           for (std::int64_t other = 0; other < shard.ranks; ++other) {
@@ -217,6 +276,8 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
                                       : (back ? layer.q_exchange_back : layer.q_exchange);
           exchange = std::max(exchange, largest * row);
         }
+        const auto ranks = static_cast<std::int64_t>(of_heads.size());
+        exchange += *std::ranges::max_element(of_heads) + (of_all_heads + ranks - 1) / ranks;
         CHECK(memory.own_tokens(pack_id, rank) == Tokens{tokens});
         CHECK(memory.kept(pack_id, rank, 3) == Bytes{3 * bytes});
         CHECK(memory.boundary(pack_id, rank) == Bytes{tokens * layer.boundary});
@@ -247,6 +308,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     CHECK(begun == ended);
     for (const auto& [group, bytes] : left) CHECK(bytes == 0);
   }
+  CHECK(by_heads > 500);
   CHECK(unpaged > 100);
   CHECK(unsummed > unpaged);
   CHECK(twins > 200);

@@ -471,6 +471,102 @@ TEST_CASE(
   CHECK(two_rings < all);
 }
 
+// A slice of 4096 tokens after 60,000 on one of four ranks that attend by heads.
+PackLoad slice_by_heads() {
+  PackLoad load = whole_slice(60'000, 4096);
+  load.ranks = 4;
+  load.alone_pairs2 = load.pairs2;
+  load.alone_filled_pairs2 = load.filled_pairs2;
+  load.heads_sent = {1024};
+  load.heads_kv_sent = {16'024};
+  return load;
+}
+// What a layer of F, or of B, of it passes on: queries, outputs and statistics, keys and values.
+constexpr double kHeadsForward = 1024.0 * (2 * 4096 * 2 + 32 * 4) + 16'024.0 * 2 * 4096 * 2;
+constexpr double kHeadsBackward = 1024.0 * (3 * 4096 * 2 + 2 * 32 * 4) + 16'024.0 * 4 * 4096 * 2;
+
+TEST_CASE("analytic: two all-to-alls a layer by heads, which nothing hides, by hand") {
+  Cluster cluster = h100();
+  cluster.kernel_s = cluster.segment_s = 0;
+  const PackLoad load = slice_by_heads();
+  PackLoad one = load;
+  one.ranks = 1;
+  const AnalyticModel model(llama_7b(), cluster, MemorySpec{});
+  const auto added = [&](const StageLoad& stage, bool back, Recompute mode = Recompute::none) {
+    const auto price = [&](const PackLoad& of) {
+      return back ? model.backward(of, stage, mode) : model.forward(of, stage);
+    };
+    return seconds(price(load) - price(one));
+  };
+  StageLoad stage = plain_stage(3);
+  const auto inside = [](double bytes, double peers) {
+    return 3 * (2 * 6e-6 + bytes * peers / 4 / 360e9);
+  };
+  const auto between = [](double bytes, double peers) {
+    return 3 * (2 * 1e-5 + bytes * peers / 4 / 45e9);
+  };
+  CHECK(added(stage, false) == doctest::Approx(inside(kHeadsForward, 3)).epsilon(1e-5));
+  CHECK(added(stage, true) == doctest::Approx(inside(kHeadsBackward, 3)).epsilon(1e-5));
+  CHECK(added(stage, true, Recompute::layer) == added(stage, true));
+  CHECK(added(stage, true, Recompute::full) ==
+        doctest::Approx(inside(kHeadsForward, 3) + inside(kHeadsBackward, 3)).epsilon(1e-5));
+  // Each rank on a node of its own.
+  stage.exchange_link = cluster.between;
+  stage.node_ranks = 1;
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 3)).epsilon(1e-5));
+  // Two on each: one part stays on the node, beside the two that leave it.
+  stage.node_ranks = 2;
+  REQUIRE(inside(kHeadsBackward, 1) < between(kHeadsBackward, 2));
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 2)).epsilon(1e-5));
+  CHECK(added(stage, true) == doctest::Approx(between(kHeadsBackward, 2)).epsilon(1e-5));
+  // Each of two tensor-parallel devices has half of the heads.
+  stage.tensor_parallel = 2;
+  stage.tensor_link = cluster.inside;
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward / 2, 2)).epsilon(1e-5));
+  stage.layers = 0;
+  CHECK(added(stage, false) == 0);
+}
+
+TEST_CASE("fitted: an exchange by heads inside a node has the measured price of exchanges") {
+  FittedCost cost = test::some_fit();
+  const FittedModel model(cost, llama_7b(), h100(), MemorySpec{});
+  cost.exchange.reset();
+  const FittedModel without(cost, llama_7b(), h100(), MemorySpec{});
+  const PackLoad load = slice_by_heads();
+  PackLoad one = load;
+  one.ranks = 1;
+  StageLoad stage = plain_stage(3);
+  CHECK(seconds(model.forward(load, stage) - model.forward(one, stage)) ==
+        doctest::Approx(3 * (2 * 9e-6 + 3.1e-12 * kHeadsForward * 3 / 4)).epsilon(1e-5));
+  CHECK(model.forward(load, stage) != without.forward(load, stage));
+  stage.exchange_link = h100().between;
+  stage.node_ranks = 2;
+  CHECK(model.forward(load, stage) == without.forward(load, stage));
+}
+
+TEST_CASE("cost models: an exchange by heads waits for the unit's message, once with a ring") {
+  const Cluster cluster = h100();
+  const auto check = [&](const auto& model, Picos ring_waits_parts) {
+    PackLoad load = slice_by_heads();
+    StageLoad stage = plain_stage(1), shared = stage;
+    shared.forward_message = cluster.inside;
+    const double message = 4096.0 * 4096 * 2 / 360e9;
+    const auto added = [&] {
+      return seconds(model.forward(load, shared) - model.forward(load, stage));
+    };
+    CHECK(added() == doctest::Approx(message).epsilon(1e-3));
+    // Behind attention of a ring a fourth of the message would stay visible.
+    load.alone_pairs2 = load.alone_filled_pairs2 = 0;
+    load.kv_received = {100};
+    CHECK(added() == doctest::Approx(message).epsilon(1e-3));
+    load.heads_sent = load.heads_kv_sent = {};
+    CHECK(added() ==
+          doctest::Approx(message / static_cast<double>(ring_waits_parts)).epsilon(1e-3));
+  };
+  check(AnalyticModel(llama_7b(), cluster, MemorySpec{}), 4);
+  check(FittedModel(test::some_fit(), llama_7b(), cluster, MemorySpec{}), 4);
+}
+
 TEST_CASE("analytic: a sharded head hides its traffic but for the first tile") {
   const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
   HeadLoad head;

@@ -14,6 +14,7 @@
 #include "cost/shapes.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/ideal.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -56,6 +57,9 @@ TEST_CASE("Links: the slowest link of devices that communicate") {
   CHECK(links.ranks({0, 1}, 1) == between);
   CHECK(links.ranks({1}, 1) == inside);
   CHECK(links.tensor(0, 0) == inside);
+  CHECK(links.fewest_on_node({0, 1}, 0) == 0);
+  CHECK(links.fewest_on_node({0, 1}, 1) == 1);
+  CHECK(links.fewest_on_node({1}, 1) == 0);
 }
 
 TEST_CASE("Links: a slow link inside a node counts where two of several devices share one") {
@@ -135,6 +139,14 @@ TEST_CASE("Links: the slowest of all pairs, wherever the devices are") {
         }
       }
       CHECK(links.ranks(group, stage) == slowest(parts));
+      auto fewest = static_cast<std::int64_t>(group.size());
+      for (const auto& nodes : parts) {
+        for (const std::int64_t one : nodes) {
+          fewest = std::min<std::int64_t>(fewest, std::ranges::count(nodes, one));
+        }
+      }
+      const bool together = fewest == static_cast<std::int64_t>(group.size());
+      CHECK(links.fewest_on_node(group, stage) == (together ? 0 : fewest));
       std::vector<std::int64_t> own;
       for (std::int32_t part = 0; part < tp; ++part) own.push_back(node(0, stage, part));
       CHECK(links.tensor(0, stage) == slowest({own}));
@@ -216,8 +228,22 @@ TEST_CASE("PricedPlan: B of a group waits in every layer for the rank with most 
                                                model.forward(halves(forward, 1), stage)));
 }
 
+// The same with the sample of both ranks exchanged by heads.
+Plan two_by_two_by_heads() {
+  Plan plan = two_by_two();
+  plan.version = 3;
+  for (const std::size_t pack : {4U, 5U}) plan.micropacks[pack].exchange = {RingMode::by_heads};
+  return plan;
+}
+
 TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
-  const Plan plan = two_by_two();
+  Plan plan = two_by_two();
+  SUBCASE("keys travel") {}
+  SUBCASE("by heads") {
+    plan = two_by_two_by_heads();
+    CHECK(detail::comes_home(plan.micropacks[4]));
+    CHECK(PackLoads(plan)(PackId{4}, 0).heads_sent > Tokens{0});
+  }
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
   const PricedPlan priced(plan);
   const PackLoads loads(plan);
@@ -229,6 +255,7 @@ TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
       stage.tensor_link = plan.cluster.inside;
       const bool in_cp_group = pack >= 4;
       stage.exchange_link = in_cp_group && line == 1 ? plan.cluster.between : plan.cluster.inside;
+      stage.node_ranks = in_cp_group && line == 1 ? 1 : 0;
       Nanos slowest;
       for (std::size_t rank = 0; rank < (in_cp_group ? 2 : 1); ++rank) {
         const PackLoad load = test::priced_load(plan, loads, PackId{pack}, rank);
@@ -359,6 +386,10 @@ TEST_CASE("PricedPlan: tensor-parallel devices send and reduce a part each") {
 TEST_CASE("PricedPlan: on shared links R takes what units leave of its link") {
   // Stages and ranks of one node: messages, exchange and R all go inside it.
   Plan plan = two_by_two();
+  SUBCASE("keys travel") {}
+  SUBCASE("by heads") {
+    plan = two_by_two_by_heads();
+  }
   plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 2}, {1, 1, 0, 3}};
   const PricedPlan alone(plan);
   plan.cluster.small.shared_links = true;
@@ -376,6 +407,11 @@ TEST_CASE("PricedPlan: on shared links R takes what units leave of its link") {
         if (forward == (pp == 0)) bytes += static_cast<double>(load.tokens.value) * hidden;
         bytes += static_cast<double>(load.kv_received.value) * (pp == 0 ? 15 : 17) *
                  (forward ? 2 * keys : 2 * keys + 4 * keys);
+        // One of two ranks keeps half of what it passes to parts of heads.
+        bytes += static_cast<double>(load.heads_sent.value) * (pp == 0 ? 15 : 17) / 2 *
+                 (forward ? 2 * hidden + 32 * 4 : 3 * hidden + 2 * 32 * 4);
+        bytes += static_cast<double>(load.heads_kv_sent.value) * (pp == 0 ? 15 : 17) / 2 *
+                 (forward ? 2 * keys : 4 * keys);
         units += seconds(shared.compute(PackId{pack}, pp));
         if (forward && pp == 1) {
           units += seconds(shared.head(PackId{pack}, pack < 4 ? 0 : dp, pp));
@@ -395,6 +431,46 @@ TEST_CASE("PricedPlan: on shared links R takes what units leave of its link") {
   const Nanos between = PricedPlan(plan).reduce(0, 0);
   plan.cluster.small.shared_links = false;
   CHECK(PricedPlan(plan).reduce(0, 0) == between);
+}
+
+TEST_CASE("LinkShares: parts of heads go inside a node and between nodes, each over its link") {
+  // Four ranks of one stage on two nodes, all of them one group: R goes between the nodes.
+  Plan plan = two_by_two_by_heads();
+  plan.parallel.dp = 4;
+  plan.parallel.pp = 1;
+  plan.placement = {{0, 0, 0, 0}, {1, 0, 0, 1}, {2, 0, 0, 8}, {3, 0, 0, 9}};
+  plan.stages = {{0, 0, 0, 32, true}};
+  plan.groups = {{0, 1, 2, 3}};
+  plan.samples = {{40'000}};
+  plan.sample_group = {GroupId{0}};
+  plan.micropacks = {plan.micropacks[4], plan.micropacks[5]};
+  for (MicroPack& pack : plan.micropacks) {
+    pack.group = GroupId{0};
+    pack.slices = {{SampleId{0}, {0}, {40'000}}};
+  }
+  const Nanos alone = PricedPlan(plan).reduce(0, 0);
+  plan.cluster.small.shared_links = true;
+  const PricedPlan shared(plan);
+  const PackLoads loads(plan);
+  double longest = 0;
+  for (const std::size_t rank : {0U, 1U, 2U, 3U}) {
+    double bytes = 0, units = seconds(shared.head(PackId{0}, rank, 0));
+    for (const std::uint32_t pack : {0U, 1U}) {
+      const PackLoad& load = loads(PackId{pack}, rank);
+      const double e = 2, width = 4096;
+      bytes +=
+          32 * (static_cast<double>(load.heads_sent.value) *
+                    (pack == 0 ? 2 * width * e + 32 * 4 : 3 * width * e + 2 * 32 * 4) +
+                static_cast<double>(load.heads_kv_sent.value) * width * e * (pack == 0 ? 2 : 4));
+      units += seconds(shared.compute(PackId{pack}, 0));
+    }
+    // Two of the four parts leave the node.
+    const double share = bytes * 2 / 4 / plan.cluster.between.bytes_per_s / units;
+    REQUIRE(share > 1e-3);
+    REQUIRE(share < 0.5);
+    longest = std::max(longest, seconds(alone) / (1 - share));
+  }
+  CHECK(seconds(shared.reduce(0, 0)) == doctest::Approx(longest).epsilon(1e-5));
 }
 
 TEST_CASE("beside_traffic: at most twice as long") {
@@ -447,7 +523,8 @@ TEST_CASE("PricedPlan: sharing links makes nothing cheaper") {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tp = 2;
-    Plan plan = test::random_plan(seed, options);
+    Plan plan =
+        seed < 240 ? test::random_plan(seed, options) : test::random_heads_plan(seed, options);
     plan.cost = small_cost(seed % 3);
     const PricedPlan alone(plan);
     plan.cluster.small.shared_links = true;
@@ -500,7 +577,8 @@ TEST_CASE("ideal_time: no plan computes less on its devices") {
     test::RandomPlanOptions options;
     options.max_tp = 2;
     options.vary_bytes = true;
-    Plan plan = test::random_plan(seed, options);
+    Plan plan =
+        seed < 240 ? test::random_plan(seed, options) : test::random_heads_plan(seed, options);
     plan.cost = small_cost(seed % 3);
     if (seed % 4 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;
     const std::int64_t devices = std::int64_t{plan.parallel.dp} * plan.parallel.pp;

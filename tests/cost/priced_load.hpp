@@ -10,19 +10,24 @@
 
 namespace slimpack::test {
 
-/// A rank's own load in F whose keys travel and in W; else with the most attention of its group.
+/// A rank's own load in F whose keys travel and in W; else with the most attention of its group
+/// behind rings, and all that the rank sends by heads that sends most.
 [[nodiscard]] inline PackLoad priced_load(const Plan& plan, const PackLoads& loads, PackId pack,
                                           std::size_t rank) {
   const MicroPack& units = plan.micropacks[index(pack)];
   bool home = units.pass == Pass::backward;
   for (const RingMode mode : units.exchange) {
-    home = home || (units.pass == Pass::forward && mode == RingMode::pass_q);
+    home = home || (units.pass == Pass::forward && mode != RingMode::pass_kv);
   }
   PackLoad load = loads(pack, rank);
   for (std::size_t other = 0; home && other < loads.ranks(pack); ++other) {
-    load.pairs2 = std::max(load.pairs2, loads(pack, other).pairs2);
-    load.filled_pairs2 = std::max(load.filled_pairs2, loads(pack, other).filled_pairs2);
-    load.keys = std::max(load.keys, loads(pack, other).keys);
+    const PackLoad& its = loads(pack, other);
+    load.pairs2 = std::max(load.pairs2, its.pairs2 - its.alone_pairs2 + load.alone_pairs2);
+    load.filled_pairs2 = std::max(
+        load.filled_pairs2, its.filled_pairs2 - its.alone_filled_pairs2 + load.alone_filled_pairs2);
+    load.keys = std::max(load.keys, its.keys - its.alone_keys + load.alone_keys);
+    load.heads_sent = std::max(load.heads_sent, its.heads_sent);
+    load.heads_kv_sent = std::max(load.heads_kv_sent, its.heads_kv_sent);
   }
   return load;
 }

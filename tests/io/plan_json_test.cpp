@@ -208,6 +208,26 @@ TEST_CASE("plan.json: format and version") {
                        InvalidInput);
 }
 
+TEST_CASE("plan.json: an exchange by heads") {
+  Plan plan = small_plan();
+  plan.version = 3;
+  plan.sample_first = {1, 0, 0};
+  plan.micropacks[0].exchange = {RingMode::by_heads};
+  plan.micropacks[2].exchange = {RingMode::by_heads};
+  const std::string text = plan_to_json(plan);
+  nlohmann::json document = nlohmann::json::parse(text);
+  CHECK(document["micropacks"][0]["exchange"] == nlohmann::json::array({"heads"}));
+  CHECK(document["micropacks"][1]["exchange"] == nlohmann::json::array({"kv"}));
+  CHECK((parse(text) == plan));
+  CHECK(plan_to_json(parse(text)) == text);
+  document["version"] = 2;
+  document.erase("sample_first");
+  CHECK_THROWS_WITH_AS(static_cast<void>(parse(document.dump())),
+                       "plan.json: micropacks[0].exchange[0]: is known from version 3 of plans on, "
+                       "found 'heads'",
+                       InvalidInput);
+}
+
 TEST_CASE("plan.json: gradients of weights apart") {
   const auto apart = [](const auto& change) {
     nlohmann::json document = nlohmann::json::parse(plan_to_json(small_plan()));
@@ -472,7 +492,8 @@ TEST_CASE("plan.json: wrong types, words and amounts are named") {
           "plan.json: micropacks[0].pass: must be one of 'forward', 'backward', 'weight', found "
           "'sideways'");
   refused("/micropacks/0/exchange/0", "\"v\"",
-          "plan.json: micropacks[0].exchange[0]: must be one of 'kv', 'q', found 'v'");
+          "plan.json: micropacks[0].exchange[0]: must be one of 'kv', 'q', 'heads', found "
+          "'v'");
   refused("/micropacks/1/recompute", "\"some\"",
           "plan.json: micropacks[1].recompute: must be one of 'none', 'light', 'layer', 'full', "
           "found 'some'");

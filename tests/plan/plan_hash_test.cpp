@@ -150,6 +150,7 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { p.micropacks[0].slices[0].end += Tokens{1}; },
       [](Plan& p) { p.micropacks[0].slices.emplace_back(); },
       [](Plan& p) { p.micropacks[0].exchange[0] = RingMode::pass_q; },
+      [](Plan& p) { p.micropacks[0].exchange[0] = RingMode::by_heads; },
       [](Plan& p) { p.micropacks[0].exchange.clear(); },
       [](Plan& p) { p.micropacks[1].recompute = Recompute::full; },
       [](Plan& p) { p.micropacks[1].weights = WeightGradients::apart; },

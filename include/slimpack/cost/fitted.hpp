@@ -405,14 +405,19 @@ class FittedModel {
     if (load.ranks <= 1) return attention;
     const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
     const LinkPicos link{exchange_->byte, exchange_->unit};
-    const Picos by_heads = head_exchange(terms_.head_bytes(load, back), load.ranks, stage, link,
-                                         link, bytes > 0 ? 0 : kept);
-    if (bytes == 0) return attention + by_heads;
+    const auto by_heads = [&](Picos wait) {
+      return head_exchange(detail::head_bytes(terms_.ring(), load, back), load.ranks, stage, link,
+                           link, wait);
+    };
+    if (bytes == 0) return attention + by_heads(kept);
     const auto tp = static_cast<double>(stage.tensor_parallel);
     const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
-                          picos(bytes, exchange_->byte / tp) + kept;
+                          picos(bytes, exchange_->byte / tp);
     const Picos own = Terms::alone(attention, load);
-    return own + overlapped(attention - own, traffic, load.ranks) + by_heads;
+    const auto beside_rings = [&](Picos wait) {
+      return overlapped(attention - own, traffic + wait, load.ranks);
+    };
+    return own + detail::with_one_wait(beside_rings, by_heads, kept);
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,

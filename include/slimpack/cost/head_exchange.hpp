@@ -22,6 +22,14 @@ namespace detail {
          load.heads_kv_sent.value * (back ? each.heads_kv_back : each.heads_kv);
 }
 
+/// The sum of two times that depend on how long each waits, of which one waits for `wait`: the one
+/// by which the sum is larger, so that neither takes less where the other has work. O(1).
+template <class First, class Second>
+[[nodiscard]] Picos with_one_wait(const First& first, const Second& second, Picos wait) noexcept {
+  const Picos sum = first(wait) + second(0);
+  return wait == 0 ? sum : std::max(sum, first(0) + second(wait));
+}
+
 }  // namespace detail
 
 /// What a link takes, in picoseconds.
@@ -45,14 +53,14 @@ struct LinkPicos {
   if (bytes <= 0 || ranks <= 1 || stage.layers == 0) return 0;
   const std::int64_t here = stage.node_ranks > 0 ? std::min(stage.node_ranks, ranks) : ranks;
   const auto time = [&](std::int64_t peers, const LinkPicos& link) -> Picos {
+    if (peers == 0) return 0;
     const double each =
         link.byte / static_cast<double>(ranks) / static_cast<double>(stage.tensor_parallel);
-    return peers == 0 ? 0
-                      : picos(bytes * peers, stage.layers, each) + 2 * stage.layers * link.latency;
+    return picos(bytes * peers, stage.layers, each) +
+           picos(2, stage.layers, static_cast<double>(link.latency));
   };
-  const Picos outside = time(ranks - here, far);
-  return std::max(time(here - 1, near) + (outside > 0 ? 0 : kept),
-                  outside + (outside > 0 ? kept : 0));
+  if (here == ranks) return time(here - 1, near) + kept;
+  return std::max(time(here - 1, near), time(ranks - here, far) + kept);
 }
 
 }  // namespace slimpack

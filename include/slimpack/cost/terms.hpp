@@ -191,10 +191,8 @@ class Terms {
     return load.kv_received.value * (ring_.kv + (back ? ring_.kv_back : 0)) +
            load.q_received.value * (back ? ring_.q_back : ring_.q);
   }
-  /// Bytes of whole heads that this rank has to pass on in one layer.
-  [[nodiscard]] std::int64_t head_bytes(const PackLoad& load, bool back) const noexcept {
-    return detail::head_bytes(ring_, load, back);
-  }
+  /// What a token brings to an exchange.
+  [[nodiscard]] const RingBytes& ring() const noexcept { return ring_; }
   /// Whether a unit starts its kernels: one without rows does where other ranks wait for it.
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
     return load.tokens.value > 0 || load.ranks > 1;
@@ -465,20 +463,22 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
                                 bool back, Picos kept) const noexcept {
   if (load.ranks <= 1) return attention;
   const Picos own = alone(attention, load);
-  const double tp = d(stage.tensor_parallel);
   const std::int64_t bytes = exchange_bytes(load, back) * stage.layers, hops = load.ranks - 1;
   const std::int64_t far = stage.exchange_hops > 0 ? std::min(stage.exchange_hops, hops) : hops;
-  const Picos inside =
-      picos(bytes - bytes * far / hops, picos_each(1, cluster_.inside.bytes_per_s) / tp);
-  const Picos outside =
-      picos(bytes * far / hops, picos_each(1, stage.exchange_link.bytes_per_s) / tp) +
-      (bytes > 0 ? kept : 0);
-  const RingTime both = ring_time(attention - own, inside, outside, load.ranks, far);
+  const LinkPicos near = link_picos(cluster_.inside), slow = link_picos(stage.exchange_link);
+  const double tp = d(stage.tensor_parallel);
+  const Picos inside = picos(bytes - bytes * far / hops, near.byte / tp);
+  const auto beside_rings = [&](Picos wait) {
+    const Picos outside = picos(bytes * far / hops, slow.byte / tp) + (bytes > 0 ? wait : 0);
+    const RingTime both = ring_time(attention - own, inside, outside, load.ranks, far);
+    return both.time + taken_by_collective(both.hidden);
+  };
+  const auto by_heads = [&](Picos wait) {
+    return head_exchange(detail::head_bytes(ring_, load, back), load.ranks, stage, near, slow,
+                         wait);
+  };
   const std::int64_t rings = (load.kv_received.value > 0) + (load.q_received.value > 0);
-  const Picos by_heads =
-      head_exchange(head_bytes(load, back), load.ranks, stage, link_picos(cluster_.inside),
-                    link_picos(stage.exchange_link), bytes > 0 ? 0 : kept);
-  return own + both.time + taken_by_collective(both.hidden) + by_heads +
+  return own + detail::with_one_wait(beside_rings, by_heads, kept) +
          latency(stage.exchange_link, rings * far * stage.layers) +
          latency(cluster_.inside, rings * (hops - far) * stage.layers);
 }

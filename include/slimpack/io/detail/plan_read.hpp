@@ -239,7 +239,10 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
     const JsonReader exchange = object.at("exchange");
     check_size(exchange, pack.slices.size(), "one for each slice");
     for (std::size_t i = 0; i < pack.slices.size(); ++i) {
-      pack.exchange.push_back(exchange.item(i).choice<RingMode>());
+      const JsonReader mode = exchange.item(i);
+      pack.exchange.push_back(mode.choice<RingMode>());
+      mode.check(plan.version >= 3 || pack.exchange.back() != RingMode::by_heads,
+                 "is known from version 3 of plans on");
     }
   } else if (const auto exchange = object.find("exchange"); exchange && exchange->size() > 0) {
     exchange->refuse(pack.pass == Pass::weight ? "a weight MicroPack exchanges nothing"

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random plans of whose slices many are exchanged by heads.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack::test {
+
+/// A valid plan of version 3 with groups of several ranks. Of their slices two in three are
+/// exchanged by heads, of which the model has as many times more as the ranks of each group divide.
+[[nodiscard]] inline Plan random_heads_plan(std::uint64_t seed, RandomPlanOptions options = {}) {
+  options.version = 3;
+  options.cp_groups = true;
+  Plan plan = random_plan(seed, options);
+  std::int64_t times = 1;
+  for (const auto& group : plan.groups) {
+    times = std::lcm(times, static_cast<std::int64_t>(group.size()));
+  }
+  plan.model.heads *= times;
+  plan.model.kv_heads *= times;
+  Random random(seed + 0x4ead5u);
+  for (MicroPack& pack : plan.micropacks) {
+    for (RingMode& mode : pack.exchange) {
+      if (random.chance(2, 3)) mode = RingMode::by_heads;
+    }
+  }
+  return plan;
+}
+
+}  // namespace slimpack::test
