@@ -83,6 +83,22 @@ TEST_CASE("communication_of: a plan of four devices, by hand") {
   CHECK(communication_of(other).exchange ==
         Bytes{2 * (8 * (16 + 8) + 4 * (16 + 16 + 16) + 4 * (8 + 16 + 8))});
   other = plan;
+  other.version = 3;
+  other.model.kv_heads = 2;
+  for (const std::size_t pack : {0U, 1U, 2U}) {
+    other.micropacks[pack].exchange = {RingMode::by_heads};
+  }
+  other.micropacks[2].recompute = Recompute::full;
+  // By heads half of what a token brings goes to the other rank. Queries, outputs and their
+  // gradients are 4 wide, keys and values 2 x 4, in 2 bytes; statistics are two of 4 bytes. Forward
+  // 8 tokens and 8 before the end; backward 4 and 8, then 4 and 4 that repeat their forward.
+  CHECK(communication_of(other).exchange == Bytes{2 *
+                                                  (8 * (16 + 8) + 8 * 16 + 4 * (24 + 16) + 8 * 32 +
+                                                   4 * (24 + 16 + 16 + 8) + 4 * (32 + 16)) /
+                                                  2});
+  other.memory.cp_block_tokens = Tokens{8};
+  CHECK(communication_of(other).exchange == Bytes{0});
+  other = plan;
   other.parallel.tp = 2;
   // Of each of 16 tokens and 2 layers: forward 4 collectives, backward 6; embedding 2, head 2.
   CHECK(communication_of(other).tensor_parallel == Bytes{16 * 8 * (2 * (4 + 6) + 2 + 2)});

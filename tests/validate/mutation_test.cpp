@@ -865,6 +865,25 @@ TEST_CASE("format: what is asked outside the seven rules") {
        [](Plan& p) { p.micropacks[6].exchange.clear(); }},
       {"format, MicroPack 0: exchange belongs to groups of several ranks, 1 slices, 1 entries",
        [](Plan& p) { p.micropacks[0].exchange = {RingMode::pass_q}; }},
+      {"format, MicroPack 6: exchange by heads needs version 3",
+       [](Plan& p) {
+         p.model.kv_heads = 2;
+         p.micropacks[6].exchange = {RingMode::by_heads};
+       }},
+      {"format, MicroPack 8: exchange by heads needs ranks that divide the 1 heads of keys of a "
+       "device, got 2",
+       [](Plan& p) {
+         p.version = 3;
+         p.micropacks[8].exchange = {RingMode::by_heads};
+       }},
+      {"format, MicroPack 7: exchange by heads needs ranks that divide the 3 heads of keys of a "
+       "device, got 2",
+       [](Plan& p) {
+         p.version = 3;
+         p.parallel.tp = 2;
+         p.model.heads = p.model.kv_heads = 6;
+         p.micropacks[7].exchange = {RingMode::by_heads};
+       }},
       {"format, MicroPack 0: a slice names sample 8 of 3",
        [](Plan& p) { slice(p, 0).sample = SampleId{8}; }},
       {"format: placement names dp 2, pp 0, tp 0, which does not exist",
@@ -897,6 +916,13 @@ TEST_CASE("format: what is asked outside the seven rules") {
   Plan early = plan;
   early.prediction.devices.clear();
   CHECK(validate(early).valid());
+  Plan by_heads = plan;
+  by_heads.version = 3;
+  by_heads.model.kv_heads = 2;
+  for (const std::size_t pack : {6U, 7U, 8U}) {
+    by_heads.micropacks[pack].exchange = {RingMode::by_heads};
+  }
+  CHECK(validate(by_heads).valid());
 }
 
 TEST_CASE("validate: lists a hundred of a kind and counts the rest, all rules in one pass") {

@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
+#include "support/random_times.hpp"
 
 using namespace slimpack;
 
@@ -172,6 +176,32 @@ TEST_CASE("validate: random valid plans have no violation") {
   CHECK(found.max_in_flight[0] > slimpack::test::draws(200));
   CHECK(found.max_in_flight[1] > slimpack::test::draws(200));
   CHECK(found.max_in_flight[2] > slimpack::test::draws(200));
+}
+
+TEST_CASE("validate: plans by heads are valid, and hold what planners and simulator count") {
+  std::int64_t reached = 0, below = 0;
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(400U); ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = options_of(seed);
+    options.max_tp = 3;
+    const Plan plan = test::random_heads_plan(seed, options);
+    const Validation validation = validate(plan);
+    INFO(first_messages(validation));
+    REQUIRE(validation.valid());
+    CHECK((planners::worst_memory(plan) == validation.worst_case_peak));
+    const sim::PlanSimulation priced = sim::simulate_plan(plan);
+    const sim::PlanSimulation drawn = sim::simulate_plan(plan, test::RandomTimes{seed});
+    for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+      const Bytes most = validation.worst_case_peak[device];
+      for (const sim::PlanSimulation* simulation : {&priced, &drawn}) {
+        const Bytes peak = simulation->timeline.peak[device].bytes;
+        CHECK(peak <= most);
+        ++(peak == most ? reached : below);
+      }
+    }
+  }
+  CHECK(reached > slimpack::test::draws(500));
+  CHECK(below > 0);
 }
 
 TEST_CASE("random_plan: a seed gives one plan, options are kept") {
