@@ -31,7 +31,12 @@ namespace {
 
 // The numbers of Chakra's schema, et_def.proto.
 enum class NodeType : std::uint8_t { compute = 4, send = 5, receive = 6, collective = 7 };
-enum class CommType : std::uint8_t { all_reduce = 0, all_gather = 2, reduce_scatter = 7 };
+enum class CommType : std::uint8_t {
+  all_reduce = 0,
+  all_gather = 2,
+  all_to_all = 6,
+  reduce_scatter = 7
+};
 
 /// What a barrier sends: nothing that a plan counts, but simulators cut collectives into chunks.
 constexpr std::int64_t kBarrierBytes = 1024;
@@ -42,7 +47,8 @@ constexpr std::int64_t kBarrierBytes = 1024;
 }
 
 /// The bytes of messages and collectives, as `communication_of` counts them. A collective's size is
-/// that of the whole buffer: of n devices each sends (n - 1) / n of it, twice in an all-reduce.
+/// that of the whole buffer: of n devices each sends (n - 1) / n of it, twice in an all-reduce. An
+/// all-to-all's is that of one device, the mean.
 class Sizes {
  public:
   explicit Sizes(const Plan& plan)
@@ -60,6 +66,8 @@ class Sizes {
         return rows(label.pack, dp, tp) * hidden_;
       case LocalKind::exchange:
         return exchanged(label);
+      case LocalKind::heads:
+        return by_heads(label);
       case LocalKind::head:
         return rows(label.pack, dp, tp) * head_row_;
       case LocalKind::tensor_gather:
@@ -124,10 +132,27 @@ class Sizes {
     for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
       const Slice& slice = pack.slices[slot];
       if (plan_.version >= 3 && cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) continue;
+      if (pack.exchange[slot] == RingMode::by_heads) continue;
       bytes += pack.exchange[slot] == RingMode::pass_kv ? slice.end.value * each.kv
                                                         : slice.length().value * each.q;
     }
     return bytes * layers(label) / plan_.parallel.tp;
+  }
+  /// What a rank has to pass to parts of heads and gets back, in the mean of the group's.
+  [[nodiscard]] std::int64_t by_heads(const sim::NodeLabel& label) const {
+    const MicroPack& pack = plan_.micropacks[index(label.pack)];
+    const ExchangeBytes each = exchange_bytes(plan_, pack);
+    std::int64_t bytes = 0;
+    for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+      const Slice& slice = pack.slices[slot];
+      if (pack.exchange[slot] != RingMode::by_heads ||
+          cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) {
+        continue;
+      }
+      bytes += slice.length().value * each.heads + slice.end.value * each.heads_kv;
+    }
+    const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
+    return bytes * layers(label) / (ranks * plan_.parallel.tp);
   }
   /// How often all rows are gathered or reduced in a unit: in each layer and in the embedding,
   /// whose sums F reduces and whose gradients B gathers, or once in H.
@@ -321,6 +346,8 @@ class ChakraWriter {
     switch (kind) {
       case LocalKind::barrier:
         return CommType::all_reduce;
+      case LocalKind::heads:
+        return CommType::all_to_all;
       case LocalKind::tensor_reduce:
       case LocalKind::scatter:
         return CommType::reduce_scatter;
@@ -337,6 +364,7 @@ class ChakraWriter {
       case LocalKind::barrier:
         return "barrier";
       case LocalKind::exchange:
+      case LocalKind::heads:
         return "exchange";
       case LocalKind::head:
         return "head";
@@ -365,6 +393,8 @@ class ChakraWriter {
         return of;
       case LocalKind::exchange:
         return "exchange of " + of;
+      case LocalKind::heads:
+        return "exchange by heads of " + of;
       case LocalKind::head:
         return "sharded head of " + of;
       case LocalKind::tensor_gather:
@@ -403,6 +433,7 @@ class ChakraWriter {
         }
         break;
       case LocalKind::exchange:
+      case LocalKind::heads:
         ranks(plan_.groups[index(plan_.micropacks[index(label.pack)].group)]);
         break;
       case LocalKind::head:

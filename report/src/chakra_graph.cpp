@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/sim/dag.hpp"
@@ -130,7 +131,8 @@ class GraphCutter {
     const bool layers = label.kind == NodeKind::forward || label.kind == NodeKind::backward ||
                         label.kind == NodeKind::weight;
     if (layers && label.kind != NodeKind::weight && ranks_of(label.pack) > 1) {
-      inside.push_back(LocalKind::exchange);
+      if (has_ring(label.pack)) inside.push_back(LocalKind::exchange);
+      if (passes_heads(label.pack)) inside.push_back(LocalKind::heads);
     }
     if (label.kind == NodeKind::head && parallel.head == LmHead::shard && parallel.pp > 1) {
       inside.push_back(LocalKind::head);
@@ -150,6 +152,24 @@ class GraphCutter {
   }
   [[nodiscard]] std::size_t ranks_of(PackId pack) const {
     return plan_.groups[index(plan_.micropacks[index(pack)].group)].size();
+  }
+
+  /// Whether a slice of a pack of several ranks has a ring.
+  [[nodiscard]] bool has_ring(PackId pack) const {
+    return std::ranges::any_of(plan_.micropacks[index(pack)].exchange,
+                               [](RingMode mode) { return mode != RingMode::by_heads; });
+  }
+  /// Whether a slice of a pack of several ranks passes to parts of heads.
+  [[nodiscard]] bool passes_heads(PackId id) const {
+    const MicroPack& pack = plan_.micropacks[index(id)];
+    for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+      const Slice& slice = pack.slices[slot];
+      if (pack.exchange[slot] == RingMode::by_heads &&
+          !cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) {
+        return true;
+      }
+    }
+    return false;
   }
 
   void build_message(NodeId node, const NodeLabel& label) {

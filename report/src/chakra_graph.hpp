@@ -20,6 +20,7 @@ enum class LocalKind : std::uint8_t {
   receive,        ///< it arrives
   barrier,        ///< several devices begin something together
   exchange,       ///< the ring of a context-parallel group
+  heads,          ///< a context-parallel group's exchange by heads
   head,           ///< what the stages of a sharded head tell each other
   tensor_gather,  ///< gathers inside layers
   tensor_reduce,  ///< reductions inside layers

@@ -12,6 +12,7 @@
 #include "slimpack/report/chakra.hpp"
 #include "slimpack/report/summary.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
 int main(int count, char** arguments) {
@@ -23,7 +24,8 @@ int main(int count, char** arguments) {
     test::RandomPlanOptions options;
     options.max_tp = 4;
     options.weights = options.vary_bytes = options.large_model = true;
-    const Plan plan = test::random_plan(seed, options);
+    const Plan plan =
+        seed % 3 == 2 ? test::random_heads_plan(seed, options) : test::random_plan(seed, options);
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const std::string folder = arguments[1] + ("/" + std::to_string(seed));
     std::filesystem::create_directories(folder + "/traces");

@@ -34,7 +34,7 @@ TIED = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidde
         "rope_theta": 10000.0, "max_position_embeddings": 8192}
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  # NodeType
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = 0, 2, 7  # CollectiveCommType
+ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 6, 7  # CollectiveCommType
 
 
 def schema():
@@ -113,6 +113,7 @@ def read_trace(path):
 
 class Chakra(unittest.TestCase):
     def setUp(self):
+        self.both = 0  # units with rings and an exchange by heads
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
@@ -159,6 +160,7 @@ class Chakra(unittest.TestCase):
         self.check_units(plan, simulation, devices)
         self.check_messages(devices)
         self.check_collectives(groups, devices)
+        self.check_exchanges(plan, devices)
         self.check_traffic(simulation, groups, devices)
         self.check_times(simulation, groups, devices)
 
@@ -235,6 +237,41 @@ class Chakra(unittest.TestCase):
             self.assertEqual(sorted(calls), sorted(groups[group]))
             self.assertEqual(len(set(map(tuple, calls.values()))), 1)
 
+    def check_exchanges(self, plan, devices):
+        """F and B whose ranks exchange have a node for their rings, and one for what they exchange by heads."""
+        model, layers = plan["model"], {}
+        for stage in plan["stages"]:
+            layers[stage["pp"], stage["chunk"]] = stage["layers"][1] - stage["layers"][0]
+        e, t = model["bytes_per_element"], max(model["bytes_per_element"], 4)
+        q, k = model["heads"] * model["head_dim"], model["kv_heads"] * model["head_dim"]
+        forward = 2 * q * e + model["heads"] * t, 2 * k * e
+        backward = 3 * q * e + 2 * model["heads"] * t, 4 * k * e
+        placed = {device: pp for _, pp, _, device in plan["placement"]}
+        for device, nodes in devices.items():
+            found = collections.defaultdict(list)
+            for node, of in nodes:
+                if of.get("purpose") == "exchange":
+                    kind, pack, chunk = re.search(r"([FB]) (\d+) chunk (\d+)", node.name).groups()
+                    found[kind, int(pack), int(chunk)].append((of["comm_type"], of["comm_size"]))
+                elif node.type == COMPUTE and (unit := re.search(r"([FB]) (\d+) chunk (\d+)", node.name)):
+                    found[unit[1], int(unit[2]), int(unit[3])]  # has none, so far
+            for (kind, number, chunk), exchanges in found.items():
+                pack = plan["micropacks"][number]
+                ranks, modes = len(plan["groups"][pack["group"]]), pack.get("exchange", [])
+                bytes_ = 0
+                for mode, (_, begin, end) in zip(modes, pack["slices"]):
+                    if mode == "heads" and end > plan["memory"]["share_tokens"]:
+                        passes = [backward if kind == "B" else forward]
+                        if pack.get("recompute") == "full":
+                            passes.append(forward)
+                        bytes_ += sum((end - begin) * token + end * key for token, key in passes)
+                rings = [ALL_GATHER] if set(modes) - {"heads"} else []
+                self.assertEqual([one for one, _ in exchanges], rings + ([ALL_TO_ALL] if bytes_ else []))
+                if bytes_:
+                    parts = ranks * plan["parallel"]["tp"]
+                    self.assertEqual(exchanges[-1][1] * parts, bytes_ * layers[placed[device], chunk])
+                self.both += len(exchanges) == 2
+
     def check_traffic(self, simulation, groups, devices):
         """What devices send is what the report says, by purpose."""
         sent = collections.Counter()
@@ -243,7 +280,7 @@ class Chakra(unittest.TestCase):
                 if node.type == SEND:
                     sent["transfers"] += of["comm_size"]
                 if node.type == COLLECTIVE and of["purpose"] != "barrier":
-                    turns = {ALL_REDUCE: 2, ALL_GATHER: 1, REDUCE_SCATTER: 1}[of["comm_type"]]
+                    turns = {ALL_REDUCE: 2, ALL_GATHER: 1, ALL_TO_ALL: 1, REDUCE_SCATTER: 1}[of["comm_type"]]
                     members = len(groups[of["pg_name"]])
                     sent[of["purpose"]] += turns * (members - 1) * of["comm_size"] / members
         for purpose, bytes_ in simulation["communication"].items():
@@ -377,6 +414,7 @@ class Chakra(unittest.TestCase):
                 plan, simulation = (json.loads((folder / name).read_text(encoding="utf-8"))
                                     for name in ("plan.json", "simulation.json"))
                 self.check_all(plan, simulation, *self.read_traces(plan, folder / "traces"))
+        self.assertGreater(self.both, 20)
 
     def test_same_bytes_again(self):
         self.traces("--model", "tiny", "--dp", "2", "--pp", "2")
