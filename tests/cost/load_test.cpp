@@ -79,7 +79,7 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
   }
 }
 
-// Heads are dealt out to ranks, each of which has all pairs of its heads. Amounts are counted in
+// Each rank has a part of the heads, and all pairs of its heads. Amounts are counted in
 // whole heads; a rank waits for no ring.
 void add_by_heads(PackLoad& load, const Slice& slice, const CpShard& shard, std::int64_t tile) {
   const std::int64_t heads = 3 * shard.ranks;
