@@ -220,3 +220,21 @@ def test_the_version_is_that_of_the_project():
     lines = (ROOT / "include/slimpack/core/version.hpp").read_text()
     numbers = re.findall(r"#define SLIMPACK_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", lines)
     assert slimpack.__version__ == ".".join(numbers)
+
+
+def test_an_exchange_by_heads_is_read_written_and_part_of_the_hash():
+    plan = slimpack.plan([30000, 500, 400, 300], model="tiny", dp=2, planner="megatron-cp")
+    made = plan.to_dict()
+    assert {mode for pack in made["micropacks"] for mode in pack["exchange"]} == {"kv"}
+    made["version"] = 3
+    rings = slimpack.Plan.from_dict(made)
+    for pack in made["micropacks"]:
+        pack["exchange"] = ["heads"] * len(pack["exchange"])
+    heads = slimpack.Plan.from_dict(made)
+    assert slimpack.validate(heads) == []
+    assert heads.to_dict()["micropacks"] == made["micropacks"]
+    assert heads.hash != rings.hash
+    assert slimpack.simulate(heads).iteration_s != slimpack.simulate(rings).iteration_s
+    made["version"] = 2
+    with pytest.raises(slimpack.InvalidInput, match="exchange.0.: is known from version 3 of plans on, found 'heads'"):
+        slimpack.Plan.from_dict(made)

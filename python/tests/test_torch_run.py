@@ -28,7 +28,7 @@ def test_gradients_are_those_of_the_unsliced_model(dp: int, pp: int, kind: str, 
     plans = [(seed, torch_plans.draw(seed, dp, pp, tied)[0]) for seed in range(6)]
     plans.sort(key=lambda one: one[1].chunks)
     used = {name for _, plan in plans for name in torch_plans.features(plan)}
-    assert {"prefixes", "weights apart"} <= used and ("merged" in used or dp == 1)
+    assert {"prefixes", "weights apart"} <= used and ({"merged", "by heads"} <= used or dp == 1)
     for worst in torch_plans.spawn(dp * pp, torch_plans.compare, [(s, p.to_dict()) for s, p in plans], kind, tied):
         assert not isinstance(worst, Exception), worst
         assert max(worst) < 1e-10

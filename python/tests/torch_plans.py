@@ -82,6 +82,20 @@ def with_halved_backward(plan: Plan) -> Plan:
     return halved
 
 
+def by_heads(plan: Plan) -> Plan:
+    """The plan with all slices of context-parallel groups exchanged by heads."""
+    made = plan.to_dict()
+    groups = [pack for pack in made["micropacks"] if "exchange" in pack]
+    if not groups:
+        return plan
+    made["version"] = 3
+    for pack in groups:
+        pack["exchange"] = ["heads"] * len(pack["exchange"])
+    changed = Plan.from_dict(made)
+    assert slimpack.validate(changed) == []
+    return changed
+
+
 def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[str, Any]]:
     """A plan, and what it was asked with."""
     rng = np.random.default_rng([seed, dp, pp])
@@ -110,6 +124,8 @@ def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[st
             if asked.pop("recompute", None) is None:
                 raise
     plan = scaled_down(plan)
+    if seed % 2:
+        plan = by_heads(plan)
     return with_halved_backward(plan) if rng.random() < 0.3 else plan, asked
 
 
@@ -121,6 +137,7 @@ def features(plan: Plan) -> list[str]:
     found = [f"dp {plan.dp} pp {plan.pp}"]
     found += ["chunks"] if plan.chunks > 1 else []
     found += ["merged"] if any(len(plan.groups[pack.group]) > 1 for pack in plan.micropacks) else []
+    found += ["by heads"] if any("heads" in pack.get("exchange", []) for pack in plan.to_dict()["micropacks"]) else []
     found += ["passes differ"] if cuts("forward") != cuts("backward") else []
     found += ["prefixes"] if any(pack.slices[:, 1].any() for pack in plan.micropacks) else []
     found += ["weights apart"] if any(pack.weights == "apart" for pack in plan.micropacks) else []
