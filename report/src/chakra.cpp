@@ -131,8 +131,8 @@ class Sizes {
     std::int64_t bytes = 0;
     for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
       const Slice& slice = pack.slices[slot];
-      if (plan_.version >= 3 && cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) continue;
       if (pack.exchange[slot] == RingMode::by_heads) continue;
+      if (plan_.version >= 3 && cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) continue;
       bytes += pack.exchange[slot] == RingMode::pass_kv ? slice.end.value * each.kv
                                                         : slice.length().value * each.q;
     }
@@ -142,17 +142,13 @@ class Sizes {
   [[nodiscard]] std::int64_t by_heads(const sim::NodeLabel& label) const {
     const MicroPack& pack = plan_.micropacks[index(label.pack)];
     const ExchangeBytes each = exchange_bytes(plan_, pack);
-    std::int64_t bytes = 0;
+    std::int64_t tokens = 0;
     for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
       const Slice& slice = pack.slices[slot];
-      if (pack.exchange[slot] != RingMode::by_heads ||
-          cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) {
-        continue;
-      }
-      bytes += slice.length().value * each.heads + slice.end.value * each.heads_kv;
+      if (is_by_heads(plan_, slice, pack.exchange[slot])) tokens += slice.length().value;
     }
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
-    return bytes * layers(label) / (ranks * plan_.parallel.tp);
+    return tokens * each.heads * layers(label) / (ranks * plan_.parallel.tp);
   }
   /// How often all rows are gathered or reduced in a unit: in each layer and in the embedding,
   /// whose sums F reduces and whose gradients B gathers, or once in H.

@@ -11,7 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/sim/dag.hpp"
@@ -163,11 +163,7 @@ class GraphCutter {
   [[nodiscard]] bool passes_heads(PackId id) const {
     const MicroPack& pack = plan_.micropacks[index(id)];
     for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-      const Slice& slice = pack.slices[slot];
-      if (pack.exchange[slot] == RingMode::by_heads &&
-          !cp_shard_of(plan_, slice.sample, 0).undivided(slice.end)) {
-        return true;
-      }
+      if (is_by_heads(plan_, pack.slices[slot], pack.exchange[slot])) return true;
     }
     return false;
   }

@@ -244,8 +244,8 @@ class Chakra(unittest.TestCase):
             layers[stage["pp"], stage["chunk"]] = stage["layers"][1] - stage["layers"][0]
         e, t = model["bytes_per_element"], max(model["bytes_per_element"], 4)
         q, k = model["heads"] * model["head_dim"], model["kv_heads"] * model["head_dim"]
-        forward = 2 * q * e + model["heads"] * t, 2 * k * e
-        backward = 3 * q * e + 2 * model["heads"] * t, 4 * k * e
+        forward = 2 * q * e + 2 * k * e + model["heads"] * t
+        backward = 3 * q * e + 2 * k * e + 2 * model["heads"] * t
         placed = {device: pp for _, pp, _, device in plan["placement"]}
         for device, nodes in devices.items():
             found = collections.defaultdict(list)
@@ -259,12 +259,12 @@ class Chakra(unittest.TestCase):
                 pack = plan["micropacks"][number]
                 ranks, modes = len(plan["groups"][pack["group"]]), pack.get("exchange", [])
                 bytes_ = 0
-                for mode, (_, begin, end) in zip(modes, pack["slices"]):
-                    if mode == "heads" and end > plan["memory"]["share_tokens"]:
-                        passes = [backward if kind == "B" else forward]
-                        if pack.get("recompute") == "full":
-                            passes.append(forward)
-                        bytes_ += sum((end - begin) * token + end * key for token, key in passes)
+                token = backward if kind == "B" else forward
+                if pack.get("recompute") == "full":
+                    token += forward
+                for mode, (sample, begin, end) in zip(modes, pack["slices"]):
+                    if mode == "heads" and plan["samples"][sample] > plan["memory"]["share_tokens"]:
+                        bytes_ += (end - begin) * token
                 rings = [ALL_GATHER] if set(modes) - {"heads"} else []
                 self.assertEqual([one for one, _ in exchanges], rings + ([ALL_TO_ALL] if bytes_ else []))
                 if bytes_:

@@ -99,10 +99,8 @@ void add_by_heads(PackLoad& load, const Slice& slice, const CpShard& shard, std:
   load.filled_pairs2 += in_whole(filled), load.alone_filled_pairs2 += in_whole(filled);
   load.keys += in_whole(keys), load.alone_keys += in_whole(keys);
   ++load.segments;
-  for (std::int64_t token = 0; token < slice.end.value; ++token) {
+  for (std::int64_t token = slice.begin.value; token < slice.end.value; ++token) {
     if (owner(token, shard) != shard.rank) continue;
-    load.heads_kv_sent += Tokens{1};
-    if (token < slice.begin.value) continue;
     load.heads_sent += Tokens{1};
     load.tokens += Tokens{1};
   }
@@ -157,7 +155,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, std::size_t
 
 TEST_CASE("PackLoads: equal to counting token by token") {
   std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0, twins = 0, no_twins = 0;
-  std::int64_t alone = 0, cp_heads = 0;
+  std::int64_t alone = 0, cp_heads = 0, first_blocks = 0;
   for (std::uint64_t seed = 0; seed < 160; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
@@ -193,7 +191,10 @@ TEST_CASE("PackLoads: equal to counting token by token") {
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const Slice& slice = pack.slices[slot];
           const CpShard shard = cp_shard_of(plan, slice.sample, rank);
-          if (plan.version >= 3 && shard.ranks > 1 && slice.end <= shard.block) {
+          const bool whole = shard.ranks > 1 && pack.exchange[slot] == RingMode::by_heads
+                                 ? plan.samples[index(slice.sample)] <= shard.block
+                                 : plan.version >= 3 && shard.ranks > 1 && slice.end <= shard.block;
+          if (whole) {
             add_alone(expected, slice, shard, plan.cluster.tile_tokens);
             ++alone;
             continue;
@@ -202,6 +203,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
           if (exchange == RingMode::by_heads) {
             add_by_heads(expected, slice, shard, plan.cluster.tile_tokens);
             ++cp_heads;
+            first_blocks += slice.end <= shard.block ? 1 : 0;
             continue;
           }
           add_by_tokens(expected, slice, exchange, shard, plan.cluster.tile_tokens);
@@ -220,6 +222,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
   CHECK(cp_kv > 1000);
   CHECK(cp_q > 1000);
   CHECK(cp_heads > 1000);
+  CHECK(first_blocks > 10);
   CHECK(alone > 100);
   CHECK(several_runs > 500);
   CHECK(weight_runs > 50);
@@ -321,16 +324,13 @@ TEST_CASE("add_slice: by heads all ranks have an equal part, and rows stay their
       CHECK(load.q_received == Tokens{0});
       CHECK(load.tokens == shard.between(slice.begin, slice.end));
       CHECK(load.heads_sent == load.tokens);
-      CHECK(load.heads_kv_sent == shard.before(slice.end));
       sum.tokens += load.tokens;
-      sum.heads_kv_sent += load.heads_kv_sent;
     }
     CHECK(sum.tokens == slice.length());
-    CHECK(sum.heads_kv_sent == slice.end);
   }
 }
 
-TEST_CASE("add_slot: by heads too what one rank owns up to its end stays there") {
+TEST_CASE("add_slot: by heads a sample stays whole where one rank owns all of it") {
   Plan plan;
   plan.version = 3;
   plan.samples = {{40}, {10}};
@@ -343,22 +343,34 @@ TEST_CASE("add_slot: by heads too what one rank owns up to its end stays there")
                       GroupId{},
                       {{SampleId{0}, {20}, {40}}, {SampleId{1}, {0}, {10}}},
                       {RingMode::by_heads, RingMode::by_heads},
+                      Recompute::none},
+                     {Pass::forward,
+                      GroupId{},
+                      {{SampleId{0}, {0}, {10}}},
+                      {RingMode::by_heads},
                       Recompute::none}};
   // Rank 0 has blocks 0 and 3 of the long sample, and no token of the short one.
   const PackLoad none = pack_load(plan, PackId{0}, 0), all = pack_load(plan, PackId{0}, 1);
   CHECK(none.tokens == Tokens{10});
   CHECK(none.heads_sent == Tokens{10});
-  CHECK(none.heads_kv_sent == Tokens{20});
   CHECK(none.pairs2 == (1600 - 400) / 2);
   CHECK(none.keys == 20);
   CHECK(none.segments == 1);
   CHECK(all.tokens == Tokens{20});
   CHECK(all.heads_sent == Tokens{10});
-  CHECK(all.heads_kv_sent == Tokens{20});
   CHECK(all.pairs2 == (1600 - 400) / 2 + 100);
   CHECK(all.alone_pairs2 == all.pairs2);
   CHECK(all.keys == 30);
   CHECK(all.segments == 2);
+  // A slice that one rank owns passes to the other's heads with the rest of its sample.
+  const PackLoad owner = pack_load(plan, PackId{1}, 0), other = pack_load(plan, PackId{1}, 1);
+  CHECK(owner.heads_sent == Tokens{10});
+  CHECK(other.heads_sent == Tokens{0});
+  for (const PackLoad* load : {&owner, &other}) {
+    CHECK(load->pairs2 == 100 / 2);
+    CHECK(load->keys == 5);
+    CHECK(load->segments == 1);
+  }
 }
 
 TEST_CASE("add_slice: tiles by hand") {

@@ -39,13 +39,16 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   CHECK(bytes.kv_exchange_back == 2 * 2 * h * 4);
   CHECK(bytes.q_exchange == 2 * (2 * h * 2 + 32 * 4));
   CHECK(bytes.q_exchange_back == 2 * (2 * h * 2 + h * 4 + 2 * 32 * 4));
-  // A rank's own queries, then outputs and statistics; of all rows all three at one time.
-  CHECK(bytes.heads_exchange ==
-        HeadBuffers{h * 2 + 32 * 4, 2 * h * 2, 2 * h * 2 + 32 * 4, 2 * h * 2});
-  // Queries and output gradients with two statistics; of all rows gradients as they are summed too.
-  CHECK(bytes.heads_exchange_back == HeadBuffers{2 * h * 2 + 2 * 32 * 4, 2 * h * 2,
-                                                 2 * h * 2 + h * 4 + 2 * 32 * 4,
-                                                 2 * h * 2 + 2 * h * 4});
+  // Own queries, keys and values, and a statistic; of all rows what has come, the queries in the
+  // order of tokens, and the outputs.
+  CHECK(bytes.heads_exchange == HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4});
+  // Queries, output gradients, two statistics, gradients of keys and values; of all rows these
+  // twice, and gradients as they are summed.
+  CHECK(bytes.heads_exchange_back ==
+        HeadBuffers{4 * h * 2 + 2 * 32 * 4, 8 * h * 2 + 4 * 32 * 4 + h * 4 + 2 * h * 4});
+  const RingBytes ring = ring_bytes(llama_7b(), {2, 4, 4});
+  CHECK(ring.heads == 4 * h * 2 + 32 * 4);
+  CHECK(ring.heads_back == 5 * h * 2 + 2 * 32 * 4);
   const LayerBytes third = layer_bytes(llama_7b(), 4, 3);
   CHECK(third.kv == (bytes.kv + 2) / 3);
   CHECK(third.kept[0] == (bytes.kept[0] + 2) / 3);
@@ -67,22 +70,63 @@ TEST_CASE("head_buffer_bytes: a plan of two ranks by hand") {
                  Recompute::none};
   const LayerBytes layer{[] {
     LayerBytes bytes;
-    bytes.heads_exchange = {1000, 100, 30, 5};
-    bytes.heads_exchange_back = {2000, 200, 60, 7};
+    bytes.heads_exchange = {1000, 31};
+    bytes.heads_exchange_back = {2000, 61};
     return bytes;
   }()};
-  // Rank 0 has blocks 0, 3 and 4 of sample 0, so 15 of [20, 45) and 25 of [0, 45); of sample 1,
-  // which rank 1 begins, blocks 1 and 2, 20 of [0, 30). Rank 1 has 10 and 20, and 10 and 10.
-  // Sample 2 is one block. Of 25 + 30 tokens and 45 + 30 before an end each has a half.
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 1000 + 45 * 100 + (55 * 30 + 75 * 5 + 1) / 2);
+  // Rank 0 has blocks 0, 3 and 4 of sample 0, so 15 of [20, 45); of sample 1, which rank 1 begins,
+  // blocks 1 and 2, 20 of [0, 30). Rank 1 has 10 and 10. Sample 2 is one block. Of 25 + 30 tokens
+  // each has a half.
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 1000 + (55 * 31 + 1) / 2);
   pack.pass = Pass::backward;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + 45 * 200 + (55 * 60 + 75 * 7 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + (55 * 61 + 1) / 2);
   pack.exchange[1] = RingMode::pass_kv;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 15 * 2000 + 25 * 200 + (25 * 60 + 45 * 7 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 15 * 2000 + (25 * 61 + 1) / 2);
+  // What one rank owns of a longer sample passes to the heads of the other too.
+  pack.slices[0] = {SampleId{0}, {0}, {10}};
+  CHECK(head_buffer_bytes(plan, pack, layer) == 10 * 2000 + 10 * 61 / 2);
   pack.exchange[0] = RingMode::pass_q;  // the block of sample 2 is alone
   CHECK(head_buffer_bytes(plan, pack, layer) == 0);
   CHECK(ring_buffer_bytes(layer_bytes(llama_7b()), pack.slices[0], Pass::forward,
                           RingMode::by_heads, 2, {10}) == 0);
+}
+
+TEST_CASE("MemoryModel: by heads each rank has a part of all keys of a sample, by hand") {
+  Plan plan;
+  plan.version = 3;
+  plan.model = llama_7b();
+  plan.memory.cp_block_tokens = {10};
+  plan.memory.page_tokens = {16};
+  plan.groups = {{0, 1}};
+  plan.samples = {{45}, {10}};
+  plan.sample_group = {GroupId{}, GroupId{}};
+  plan.sample_first = {0, 1};
+  const auto add = [&](Pass pass, std::vector<Slice> slices) {
+    const std::size_t count = slices.size();
+    plan.micropacks.push_back({pass, GroupId{}, std::move(slices),
+                               std::vector<RingMode>(count, RingMode::by_heads), Recompute::none});
+  };
+  add(Pass::forward, {{SampleId{0}, {0}, {10}}});
+  add(Pass::forward, {{SampleId{0}, {10}, {45}}, {SampleId{1}, {0}, {10}}});
+  add(Pass::backward, {{SampleId{0}, {20}, {45}}});
+  add(Pass::backward, {{SampleId{0}, {0}, {20}}, {SampleId{1}, {0}, {10}}});
+  // The short sample is whole on rank 1.
+  CHECK(kept_keys(plan) == std::vector<KeptKeys>{{true, true, 2}, {true, false, 1}});
+  const MemoryModel memory(plan);
+  const std::int64_t page = 16 * 2 * 4096 * 2, gradient = 2 * 4096 * 4;
+  for (const std::size_t rank : {0U, 1U}) {
+    CAPTURE(rank);
+    const std::int64_t whole = rank == 1 ? page : 0;
+    // One page of 10 tokens, three of 45, each with half of the heads.
+    CHECK(memory.keys_values(PackId{0}, rank, 3) == Bytes{3 * page / 2});
+    CHECK(memory.keys_values(PackId{1}, rank, 3) == Bytes{3 * (2 * page / 2 + whole)});
+    CHECK(memory.keys_values(PackId{2}, rank, 3) == Bytes{0});
+    CHECK(memory.keys_values(PackId{3}, rank, 3) == Bytes{3 * (3 * page / 2 + whole)});
+    CHECK(memory.begun_gradients(PackId{2}, rank, 3) == Bytes{3 * 45 * gradient / 2});
+    CHECK(memory.begun_gradients(PackId{3}, rank, 3) == Bytes{0});
+    CHECK(memory.ended_gradients(PackId{2}, rank, 3) == Bytes{0});
+    CHECK(memory.ended_gradients(PackId{3}, rank, 3) == Bytes{3 * 45 * gradient / 2});
+  }
 }
 
 TEST_CASE("memory: llama-7b at pp 8 keeps half a megabyte a token, and fills an h100 near 106K") {
@@ -214,7 +258,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
         std::vector<std::int64_t> of_heads(plan.groups[index(pack.group)].size());
         std::int64_t of_all_heads = 0;
-        std::int64_t pages = 0, opens = 0, closes = 0;
+        std::int64_t pages = 0, opens = 0, closes = 0;  // bytes of a layer
         const bool back = pack.pass == Pass::backward;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const Slice& slice = pack.slices[slot];
@@ -226,20 +270,29 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           if (back && !in_pages) work += layer.kv * shard.before(length).value;
           unpaged += in_pages ? 0 : 1;
           unsummed += summed ? 0 : 1;
+          // By heads a rank has a part of the heads of every token.
+          const bool parts =
+              shard.ranks > 1 && pack.exchange[slot] == RingMode::by_heads && length > shard.block;
+          const std::int64_t share = parts ? shard.ranks : 1;
+          const std::int64_t page_bytes = plan.memory.page_tokens.value * layer.kv / share;
           std::set<std::int64_t> before, now;  // pages
           std::int64_t place = 0;
           for (std::int64_t i = 0; i < length.value; ++i) {
-            if (!shard.owns({i})) continue;
+            if (!parts && !shard.owns({i})) continue;
             const std::int64_t page = place++ / plan.memory.page_tokens.value;
             if (i < slice.begin.value) before.insert(page);
             if (i < slice.end.value) now.insert(page);
           }
-          if (in_pages && !back) pages += static_cast<std::int64_t>(now.size() - before.size());
-          if (in_pages && back && slice.begin == Tokens{}) {
-            pages += (place + plan.memory.page_tokens.value - 1) / plan.memory.page_tokens.value;
+          if (in_pages && !back) {
+            pages += static_cast<std::int64_t>(now.size() - before.size()) * page_bytes;
           }
-          if (back && summed && slice.end == length) opens += place;
-          if (back && summed && slice.begin == Tokens{}) closes += place;
+          if (in_pages && back && slice.begin == Tokens{}) {
+            pages += (place + plan.memory.page_tokens.value - 1) / plan.memory.page_tokens.value *
+                     page_bytes;
+          }
+          const std::int64_t gradients = place * layer.kv_gradient / share;
+          if (back && summed && slice.end == length) opens += gradients;
+          if (back && summed && slice.begin == Tokens{}) closes += gradients;
           for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
             if (!shard.owns({i})) continue;
             const auto how =
@@ -250,15 +303,13 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           }
           if (shard.ranks == 1) continue;
           if (pack.exchange[slot] == RingMode::by_heads) {
-            if (slice.end <= shard.block) continue;
+            if (!parts) continue;
             ++by_heads;
             const HeadBuffers& each = back ? layer.heads_exchange_back : layer.heads_exchange;
-            for (std::int64_t i = 0; i < slice.end.value; ++i) {
-              const bool inside = i >= slice.begin.value;
-              of_all_heads += each.all_kv + (inside ? each.all : 0);
+            for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+              of_all_heads += each.all;
               for (std::size_t other = 0; other < of_heads.size(); ++other) {
-                if (!cp_shard_of(plan, slice.sample, other).owns({i})) continue;
-                of_heads[other] += each.own_kv + (inside ? each.own : 0);
+                if (cp_shard_of(plan, slice.sample, other).owns({i})) of_heads[other] += each.own;
               }
             }
             continue;
@@ -291,10 +342,9 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         CHECK(memory.workspace({UnitKind::head, pack_id, 0}, 0, rank) ==
               Bytes{std::min(tokens, plan.memory.head_tile.value) * row});
         CHECK(memory.workspace({UnitKind::reduce, {}, 0}, 0, rank) == Bytes{0});
-        CHECK(memory.keys_values(pack_id, rank, 3) ==
-              Bytes{3 * pages * plan.memory.page_tokens.value * layer.kv});
-        CHECK(memory.begun_gradients(pack_id, rank, 3) == Bytes{3 * opens * layer.kv_gradient});
-        CHECK(memory.ended_gradients(pack_id, rank, 3) == Bytes{3 * closes * layer.kv_gradient});
+        CHECK(memory.keys_values(pack_id, rank, 3) == Bytes{3 * pages});
+        CHECK(memory.begun_gradients(pack_id, rank, 3) == Bytes{3 * opens});
+        CHECK(memory.ended_gradients(pack_id, rank, 3) == Bytes{3 * closes});
         begun += opens;
         ended += closes;
         paged[{pack.pass, index(pack.group)}] += memory.keys_values(pack_id, rank, 1).value;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "cost/shapes.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/ideal.hpp"
+#include "slimpack/cost/unit_time_overrides.hpp"
 #include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
@@ -409,9 +411,7 @@ TEST_CASE("PricedPlan: on shared links R takes what units leave of its link") {
                  (forward ? 2 * keys : 2 * keys + 4 * keys);
         // One of two ranks keeps half of what it passes to parts of heads.
         bytes += static_cast<double>(load.heads_sent.value) * (pp == 0 ? 15 : 17) / 2 *
-                 (forward ? 2 * hidden + 32 * 4 : 3 * hidden + 2 * 32 * 4);
-        bytes += static_cast<double>(load.heads_kv_sent.value) * (pp == 0 ? 15 : 17) / 2 *
-                 (forward ? 2 * keys : 4 * keys);
+                 ((forward ? 2 * hidden + 32 * 4 : 3 * hidden + 2 * 32 * 4) + 2 * keys);
         units += seconds(shared.compute(PackId{pack}, pp));
         if (forward && pp == 1) {
           units += seconds(shared.head(PackId{pack}, pack < 4 ? 0 : dp, pp));
@@ -458,10 +458,8 @@ TEST_CASE("LinkShares: parts of heads go inside a node and between nodes, each o
     for (const std::uint32_t pack : {0U, 1U}) {
       const PackLoad& load = loads(PackId{pack}, rank);
       const double e = 2, width = 4096;
-      bytes +=
-          32 * (static_cast<double>(load.heads_sent.value) *
-                    (pack == 0 ? 2 * width * e + 32 * 4 : 3 * width * e + 2 * 32 * 4) +
-                static_cast<double>(load.heads_kv_sent.value) * width * e * (pack == 0 ? 2 : 4));
+      bytes += 32 * static_cast<double>(load.heads_sent.value) *
+               (pack == 0 ? 4 * width * e + 32 * 4 : 5 * width * e + 2 * 32 * 4);
       units += seconds(shared.compute(PackId{pack}, 0));
     }
     // Two of the four parts leave the node.
@@ -471,6 +469,54 @@ TEST_CASE("LinkShares: parts of heads go inside a node and between nodes, each o
     longest = std::max(longest, seconds(alone) / (1 - share));
   }
   CHECK(seconds(shared.reduce(0, 0)) == doctest::Approx(longest).epsilon(1e-5));
+}
+
+TEST_CASE("LinkShares: other bytes of tokens in place of the plan's") {
+  Plan plan = two_by_two();
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 2}, {1, 1, 0, 3}};
+  plan.cluster.small.shared_links = true;
+  const PricedPlan rings(plan);
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const Links links(plan);
+  const PackLoads loads(plan);
+  const auto reduced = [&](const ExchangeBytes& each) {
+    std::optional<LinkShares> shares(std::in_place, plan, links);
+    for (std::uint32_t pack = 0; pack < 6; ++pack) {
+      std::vector<PackLoad> of_ranks;
+      for (std::size_t rank = 0; rank < loads.ranks(PackId{pack}); ++rank) {
+        of_ranks.push_back(loads(PackId{pack}, rank));
+        of_ranks.back().kv_received = {};
+        of_ranks.back().heads_sent = pack < 4 ? Tokens{} : of_ranks.back().tokens;
+      }
+      shares->add(PackId{pack}, of_ranks, rings, each);
+    }
+    return reduce_times(plan, links, shares, model);
+  };
+  const std::int64_t keys = 2 * 4096 * 2;
+  const std::vector<Nanos> none = reduced({0, 0, 0}), some = reduced({0, 0, 4 * keys});
+  for (const std::size_t pp : {0U, 1U}) CHECK(none[pp] < some[pp]);
+  CHECK(none.size() == 2);
+}
+
+TEST_CASE("UnitTimeOverrides: R and the compute that it takes are those given") {
+  Plan plan = two_by_two();
+  plan.cluster.small.collective_compute = 0.25;
+  const PricedPlan prices(plan);
+  std::vector<Nanos> compute(12, Nanos{5});
+  const UnitTimeOverrides as_priced(plan, prices, compute);
+  const UnitTimeOverrides given(plan, prices, compute, std::vector{Nanos{4000}, Nanos{8000}});
+  for (std::int32_t pp = 0; pp < 2; ++pp) {
+    CHECK(as_priced.reduce(pp, 0) == prices.reduce(pp, 0));
+    CHECK(as_priced.optimizer(0, pp) == prices.optimizer(0, pp));
+    CHECK(given.reduce(pp, 0) == Nanos{pp == 0 ? 4000 : 8000});
+    CHECK(given.optimizer(0, pp) == prices.optimizer(0, pp) - part_of(prices.reduce(pp, 0), 0.25) +
+                                        Nanos{pp == 0 ? 1000 : 2000});
+  }
+  CHECK_THROWS_WITH_AS(UnitTimeOverrides(plan, prices, compute, std::vector{Nanos{1}}),
+                       "UnitTimeOverrides: there must be a time for each chunk and stage, got 1",
+                       InvalidInput);
+  CHECK_THROWS_WITH_AS(UnitTimeOverrides(plan, prices, compute, std::vector{Nanos{1}, Nanos{-1}}),
+                       "UnitTimeOverrides: a time must be >= 0, got -1", InvalidInput);
 }
 
 TEST_CASE("beside_traffic: at most twice as long") {

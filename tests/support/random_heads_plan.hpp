@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random plans of whose slices many are exchanged by heads.
+// Random plans of whose samples many are exchanged by heads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <vector>
 
 #include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack::test {
 
-/// A valid plan of version 3 with groups of several ranks. Of their slices two in three are
+/// A valid plan of version 3 with groups of several ranks. Of their samples two in three are
 /// exchanged by heads, of which the model has as many times more as the ranks of each group divide.
 [[nodiscard]] inline Plan random_heads_plan(std::uint64_t seed, RandomPlanOptions options = {}) {
   options.version = 3;
@@ -24,9 +27,11 @@ namespace slimpack::test {
   plan.model.heads *= times;
   plan.model.kv_heads *= times;
   Random random(seed + 0x4ead5u);
+  std::vector<bool> by_heads;
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) by_heads.push_back(random.chance(2, 3));
   for (MicroPack& pack : plan.micropacks) {
-    for (RingMode& mode : pack.exchange) {
-      if (random.chance(2, 3)) mode = RingMode::by_heads;
+    for (std::size_t slot = 0; slot < pack.exchange.size(); ++slot) {
+      if (by_heads[index(pack.slices[slot].sample)]) pack.exchange[slot] = RingMode::by_heads;
     }
   }
   return plan;

@@ -27,6 +27,13 @@ class Recount {
  public:
   explicit Recount(const Plan& plan) : plan_(plan) {
     for (const MicroPack& pack : plan.micropacks) {
+      for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+        const std::size_t sample = index(pack.slices[i].sample);
+        if (pack.exchange[i] == RingMode::by_heads &&
+            plan.samples[sample] > plan.memory.cp_block_tokens) {
+          by_heads_.insert(sample);
+        }
+      }
       for (const Slice& slice : pack.slices) {
         if (pack.pass == Pass::forward && slice.begin.value > 0) {
           cut_forth_.insert(index(slice.sample));
@@ -96,6 +103,24 @@ class Recount {
       }
     }
     return tokens;
+  }
+  /// Tokens of a unit of whose keys and values the rank keeps some heads.
+  std::vector<Token> keys_of(const Unit& unit) const {
+    std::vector<Token> tokens;
+    for (const Slice& slice : pack(unit).slices) {
+      for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+        if (by_heads_.count(index(slice.sample)) > 0 ||
+            owner(ranks(unit), index(slice.sample), i) == rank_) {
+          tokens.emplace_back(index(slice.sample), i);
+        }
+      }
+    }
+    return tokens;
+  }
+  /// Parts of the heads of a sample's keys, each on one rank.
+  std::int64_t parts_of(std::size_t sample) const {
+    if (by_heads_.count(sample) == 0) return 1;
+    return static_cast<std::int64_t>(plan_.groups[index(plan_.sample_group[sample])].size());
   }
   std::int64_t own_in(const Unit& unit, std::size_t sample, std::int64_t begin, std::int64_t end,
                       std::int32_t rank) const {
@@ -251,23 +276,21 @@ class Recount {
     const bool forward = unit.kind == UnitKind::forward;
     const std::int64_t query = q() * e(), output = q() * e(), key_value = 2 * k() * e();
     const std::int64_t statistic = plan_.model.heads * t();
-    const std::int64_t own_token =
-        part(forward ? std::max(query, output) + statistic : query + output + 2 * statistic);
+    const std::int64_t comes =
+        forward ? query + key_value + statistic : query + output + key_value + 2 * statistic;
+    // All of that once more in the order of tokens, but for keys and values that F has in pages;
+    // F has outputs, B gradients as they are summed.
     const std::int64_t one_token =
-        part(query + output + (forward ? statistic : q() * g() + 2 * statistic));
-    const std::int64_t one_key = part(key_value + (forward ? 0 : 2 * k() * g()));
+        part(forward ? comes + query + output : 2 * comes + q() * g() + 2 * k() * g());
+    const std::int64_t own_token = part(comes);
     std::int64_t all = 0;
     std::map<std::int32_t, std::int64_t> own_bytes;
     for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
       const Slice& slice = pack(unit).slices[i];
       if (pack(unit).exchange[i] != RingMode::by_heads) continue;
-      if (slice.end <= plan_.memory.cp_block_tokens) continue;
-      for (std::int64_t token = 0; token < slice.end.value; ++token) {
-        std::int64_t& bytes = own_bytes[owner(ranks(unit), index(slice.sample), token)];
-        bytes += part(key_value);
-        all += one_key;
-        if (token < slice.begin.value) continue;
-        bytes += own_token;
+      if (by_heads_.count(index(slice.sample)) == 0) continue;
+      for (std::int64_t token = slice.begin.value; token < slice.end.value; ++token) {
+        own_bytes[owner(ranks(unit), index(slice.sample), token)] += own_token;
         all += one_token;
       }
     }
@@ -377,8 +400,12 @@ class Recount {
             const Recompute mode = mode_.at(token);
             bytes += layers(unit.chunk) * split(token, kept(mode), kept_rows(mode));
           }
+        }
+        for (const Token& token : keys_of(unit)) {
           if (closed.count({token.first, unit.chunk}) == 0 && has_pages(token.first)) {
-            const std::int64_t before = own_in(unit, token.first, 0, token.second, rank_);
+            const std::int64_t before = by_heads_.count(token.first) > 0
+                                            ? token.second
+                                            : own_in(unit, token.first, 0, token.second, rank_);
             pages.insert({token.first, before / plan_.memory.page_tokens.value, unit.chunk});
           }
         }
@@ -419,13 +446,16 @@ class Recount {
       }
     }
     for (const auto& page : pages) {
-      bytes += layers(std::get<2>(page)) * plan_.memory.page_tokens.value * part(2 * k() * e());
+      bytes += layers(std::get<2>(page)) * plan_.memory.page_tokens.value * part(2 * k() * e()) /
+               parts_of(std::get<0>(page));
     }
     for (const auto& [sample, chunk] : begun) {
       if (closed.count({sample, chunk}) != 0 || !has_gradients(sample)) continue;
       const auto& group = plan_.groups[index(plan_.sample_group[sample])];
       for (std::int64_t token = 0; token < plan_.samples[sample].value; ++token) {
-        if (owner(group, sample, token) == rank_) bytes += layers(chunk) * part(2 * k() * g());
+        if (by_heads_.count(sample) > 0 || owner(group, sample, token) == rank_) {
+          bytes += layers(chunk) * part(2 * k() * g()) / parts_of(sample);
+        }
       }
     }
     if (pp > 1) bytes += receives(over);
@@ -457,6 +487,7 @@ class Recount {
   std::set<Token> counted_ = test::counted_rows(plan_);
   std::map<Token, Recompute> mode_;
   std::set<std::size_t> cut_forth_, cut_back_;  ///< samples of several slices
+  std::set<std::size_t> by_heads_;              ///< samples longer than a block, by heads
   const std::vector<Unit>* order_ = nullptr;
   std::int32_t rank_ = 0, stage_ = 0;
 };
@@ -613,9 +644,10 @@ TEST_CASE("rule 7: buffers of an exchange by heads, worked out by hand") {
   // Fullest in B. Rings of keys: two messages of 4 tokens, 16 bytes and gradients of 32.
   const std::int64_t ring = 2 * 4 * 16 + 2 * 4 * 32;
   // By heads: of 4 own tokens query and output gradient, 8 bytes each, two statistics of two heads,
-  // 16, keys and values, 16. Of 8 tokens, half of the heads: those, a gradient of the query of 16,
-  // and gradients of keys and values of 32.
-  const std::int64_t heads = 4 * (8 + 8 + 16 + 16) + 8 * (8 + 8 + 16 + 16 + 16 + 32) / 2;
+  // 16, keys and values, 16. Of 8 tokens, half of the heads: those twice, a gradient of the query
+  // of 16, and gradients of keys and values of 32. Keys of 4 own tokens fill a page of 16 bytes a
+  // token, halves of those of 8 two of half the size.
+  const std::int64_t heads = 4 * (8 + 8 + 16 + 16) + 8 * (2 * (8 + 8 + 16 + 16) + 16 + 32) / 2;
   const std::int64_t with_ring = peak(plan);
   Plan by_heads = plan;
   for (MicroPack& pack : by_heads.micropacks) pack.exchange = {RingMode::by_heads};
@@ -623,10 +655,44 @@ TEST_CASE("rule 7: buffers of an exchange by heads, worked out by hand") {
   // With blocks as long as the sample it stays on one rank, with no buffers by heads.
   by_heads.memory.cp_block_tokens = {8};
   Plan beside = by_heads;
-  beside.micropacks[1].exchange = {RingMode::pass_kv};
+  for (MicroPack& pack : beside.micropacks) pack.exchange = {RingMode::pass_kv};
   const Validation alone = validate(by_heads), ring_alone = validate(beside);
   REQUIRE(alone.valid());
-  CHECK(alone.worst_case_peak[0] < ring_alone.worst_case_peak[0]);
+  REQUIRE(ring_alone.valid());
+  // Rings up to the end of what one rank owns have a buffer all the same.
+  CHECK(ring_alone.worst_case_peak[0] - alone.worst_case_peak[0] == Bytes{2 * 8 * 16 + 2 * 8 * 32});
+}
+
+TEST_CASE("rule 7: keys of a sample by heads that is cut, worked out by hand") {
+  // The same two ranks. Of 10 tokens in blocks of 2 rank 0 owns blocks 0, 3 and 4, rank 1 two.
+  Plan plan = test::hand_plan({2, 1, 1, LmHead::last, 2});
+  plan.version = 3;
+  plan.model.kv_heads = 2;
+  plan.groups.push_back({0, 1});
+  const SampleId sample = test::add_sample(plan, 10, 2);
+  test::add_pack(plan, Pass::forward, 2, {{sample, {0}, {2}}});
+  test::add_pack(plan, Pass::forward, 2, {{sample, {2}, {10}}});
+  test::add_pack(plan, Pass::backward, 2, {{sample, {4}, {10}}});
+  test::add_pack(plan, Pass::backward, 2, {{sample, {0}, {4}}});
+  test::schedule_in_order(plan);
+  Plan by_heads = plan;
+  for (MicroPack& pack : by_heads.micropacks) pack.exchange = {RingMode::by_heads};
+  const Validation rings = validate(plan), heads = validate(by_heads);
+  REQUIRE(rings.valid());
+  REQUIRE(heads.valid());
+  // Fullest in the first B. The ring of keys has two messages of 6 tokens. By heads: rank 0 owns 4
+  // of the 6 tokens of the slice, of which each rank has half of the heads.
+  const std::int64_t ring_buffers = 6 * (2 * 16 + 2 * 32);
+  const std::int64_t head_buffers =
+      4 * (8 + 8 + 16 + 16) + 6 * (2 * (8 + 8 + 16 + 16) + 16 + 32) / 2;
+  // Pages of 4 tokens of 16 bytes, and gradients of 32: two and 6 tokens on rank 0, one and 4 on
+  // rank 1; by heads halves of three, and of 10 tokens.
+  const std::int64_t half = 3 * 4 * 16 / 2 + 10 * 32 / 2;
+  const auto more = [&](std::size_t rank) {
+    return (heads.worst_case_peak[rank] - rings.worst_case_peak[rank]).value;
+  };
+  CHECK(more(0) == head_buffers - ring_buffers + half - (2 * 4 * 16 + 6 * 32));
+  CHECK(more(1) == head_buffers - ring_buffers + half - (1 * 4 * 16 + 4 * 32));
 }
 
 TEST_CASE("rule 7: send buffers are held until their end is certain") {

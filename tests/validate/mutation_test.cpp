@@ -870,19 +870,35 @@ TEST_CASE("format: what is asked outside the seven rules") {
          p.model.kv_heads = 2;
          p.micropacks[6].exchange = {RingMode::by_heads};
        }},
-      {"format, MicroPack 8: exchange by heads needs ranks that divide the 1 heads of keys of a "
-       "device, got 2",
+      {"format, MicroPack 8: exchange by heads needs a number of ranks that divides the 1 key "
+       "heads "
+       "of a device, got 2",
        [](Plan& p) {
          p.version = 3;
          p.micropacks[8].exchange = {RingMode::by_heads};
        }},
-      {"format, MicroPack 7: exchange by heads needs ranks that divide the 3 heads of keys of a "
-       "device, got 2",
+      {"format, MicroPack 7: exchange by heads needs a number of ranks that divides the 3 key "
+       "heads "
+       "of a device, got 2",
        [](Plan& p) {
          p.version = 3;
          p.parallel.tp = 2;
          p.model.heads = p.model.kv_heads = 6;
          p.micropacks[7].exchange = {RingMode::by_heads};
+       }},
+      {"format, sample 2, MicroPack 8: the slices of a sample are all exchanged by heads or none "
+       "is; not so with those of MicroPack 6",
+       [](Plan& p) {
+         p.version = 3;
+         p.model.kv_heads = 2;
+         p.micropacks[6].exchange = p.micropacks[7].exchange = {RingMode::by_heads};
+       }},
+      {"format, sample 2, MicroPack 7: the slices of a sample are all exchanged by heads or none "
+       "is; not so with those of MicroPack 6",
+       [](Plan& p) {
+         p.version = 3;
+         p.model.kv_heads = 2;
+         p.micropacks[7].exchange = p.micropacks[8].exchange = {RingMode::by_heads};
        }},
       {"format, MicroPack 0: a slice names sample 8 of 3",
        [](Plan& p) { slice(p, 0).sample = SampleId{8}; }},

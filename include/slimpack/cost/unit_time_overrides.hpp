@@ -17,7 +17,7 @@
 namespace slimpack {
 
 /// Satisfies UnitTimes: F, B and W take the times of `compute`, R those of `reduce` where there are
-/// any, everything else what `prices` says.
+/// any, everything else what `prices` says; O has the compute that R takes while it lasts so long.
 /// For systems that run the units of a plan in a way that no plan can express. Answers are O(1).
 class UnitTimeOverrides {
  public:
@@ -42,6 +42,15 @@ class UnitTimeOverrides {
         require(time >= Nanos{}, "UnitTimeOverrides: a time must be >= 0", time.value);
       }
     }
+    const double share = plan.cluster.small.collective_compute;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      Nanos given, priced;
+      for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+        given += this->reduce(pp, chunk);
+        priced += prices_.reduce(pp, chunk);
+      }
+      taken_.push_back(part_of(given, share) - part_of(priced, share));
+    }
   }
 
   /// F, B or W of a pack on a virtual stage: the time given.
@@ -62,15 +71,16 @@ class UnitTimeOverrides {
     if (reduce_.empty()) return prices_.reduce(pp, chunk);
     return reduce_[static_cast<std::size_t>(chunk) * stages_ + static_cast<std::size_t>(pp)];
   }
-  /// As the prices say.
+  /// As the prices say, with the compute that R of the stage takes.
   [[nodiscard]] Nanos optimizer(std::int32_t dp, std::int32_t pp) const noexcept {
-    return prices_.optimizer(dp, pp);
+    return prices_.optimizer(dp, pp) + taken_[static_cast<std::size_t>(pp)];
   }
 
  private:
   PricedPlan prices_;
   std::vector<Nanos> compute_;
   std::vector<Nanos> reduce_;
+  std::vector<Nanos> taken_;  // by R of a stage, beyond what the prices of O have
   std::size_t stages_, virtual_stages_;
 };
 static_assert(UnitTimes<UnitTimeOverrides>);

@@ -133,12 +133,20 @@ class Parts {
         weights_(cuts_of(plan, Pass::weight)),
         bytes_(token_bytes(plan, !has_rows(plan), true, plan.parallel.tp)),
         row_bytes_(has_rows(plan) ? token_bytes(plan, true, false, 1) : TokenBytes{}),
-        samples_(plan.groups.size()) {
+        samples_(plan.groups.size()),
+        by_heads_(plan.samples.size()) {
     for (std::size_t i = 0; i < plan.samples.size(); ++i) {
       samples_[index(plan.sample_group[i])].push_back(i);
     }
     exchange_.reserve(plan.micropacks.size());
-    for (const MicroPack& pack : plan.micropacks) exchange_.push_back(exchange_of(pack));
+    for (const MicroPack& pack : plan.micropacks) {
+      for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+        const std::size_t sample = index(pack.slices[i].sample);
+        by_heads_[sample] = pack.exchange[i] == RingMode::by_heads &&
+                            plan.samples[sample] > plan.memory.cp_block_tokens;
+      }
+      exchange_.push_back(exchange_of(pack));
+    }
   }
 
   [[nodiscard]] const TokenBytes& bytes() const noexcept { return bytes_; }
@@ -160,11 +168,11 @@ class Parts {
       // Bytes a layer of keys and values in pages, and of their gradients: of own tokens, or by
       // heads a part of all tokens'.
       const auto kept_of = [&](std::size_t sample, Size tokens, Size each) {
-        return divides_heads(sample) ? tokens * each.part(ranks) : tokens * each;
+        return by_heads_[sample] ? tokens * each.part(ranks) : tokens * each;
       };
       const auto pages = [&](std::size_t sample, Tokens end) {
         const std::int64_t page = plan_.memory.page_tokens.value;
-        const Size tokens = divides_heads(sample) ? Size{end.value} : own(end);
+        const Size tokens = by_heads_[sample] ? Size{end.value} : own(end);
         return kept_of(sample, tokens.part(page) * Size{page}, bytes_.keys_values);
       };
       const auto part = [&](PackId pack) -> PackPart& {
@@ -199,7 +207,7 @@ class Parts {
           last.work += Size{own(length)} * bytes_.keys_values;
         }
         if (is_summed(sample)) {
-          const Size tokens = divides_heads(sample) ? Size{length.value} : own(length);
+          const Size tokens = by_heads_[sample] ? Size{length.value} : own(length);
           const Size gradients = kept_of(sample, tokens, bytes_.key_value_gradients);
           part(pieces_[sample].back().backward).opens += gradients;
           last.closes += gradients;
@@ -302,17 +310,6 @@ class Parts {
            plan_.micropacks[index(first.backward)].recompute != Recompute::full;
   }
 
-  /// Whether each rank has a part of the heads of all keys of a sample.
-  [[nodiscard]] bool divides_heads(std::size_t sample) const {
-    const MicroPack& pack = plan_.micropacks[index(pieces_[sample].front().forward)];
-    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
-      if (index(pack.slices[i].sample) != sample) continue;
-      return pack.exchange[i] == RingMode::by_heads &&
-             plan_.samples[sample] > plan_.memory.cp_block_tokens;
-    }
-    return false;
-  }
-
   [[nodiscard]] Size exchange_of(const MicroPack& pack) const {
     const auto& ranks = plan_.groups[index(pack.group)];
     Size largest;
@@ -344,11 +341,8 @@ class Parts {
     Size all;
     for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
       const Slice& slice = pack.slices[i];
+      if (!by_heads_[index(slice.sample)]) continue;
       const std::int64_t block = plan_.memory.cp_block_tokens.value;
-      if (pack.exchange[i] != RingMode::by_heads ||
-          plan_.samples[index(slice.sample)].value <= block) {
-        continue;
-      }
       all += Size{slice.length().value} * each[1];
       const std::int64_t first =
           plan_.sample_first.empty() ? 0 : plan_.sample_first[index(slice.sample)];
@@ -368,6 +362,7 @@ class Parts {
   Cuts weights_;
   TokenBytes bytes_, row_bytes_;
   std::vector<std::vector<std::size_t>> samples_;  ///< by group
+  std::vector<bool> by_heads_;                     ///< samples of whose keys ranks have parts
   std::vector<Size> exchange_;
 };
 
