@@ -5,17 +5,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/load.hpp"
+#include "slimpack/cost/stage_load.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
@@ -43,7 +47,7 @@ struct RoundSettings {
   std::size_t degrees = 1;    ///< sizes of groups: 1, 2, 4 .. ranks
   Tokens cp_block{128};       ///< of samples that several ranks share
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
-  bool by_heads = false;  ///< packs exchange by heads where that takes less time than rings
+  bool exposed = true;  ///< samples are taken to wait for what their ranks exchange
 };
 
 namespace detail {
@@ -79,9 +83,12 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     }
     const std::size_t degrees = space_.add("", &RoundSettings::degrees, sizes, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
-    std::vector<bool> exchanges{true, false};
-    if (request_.model.kv_heads / request_.tp < 2) exchanges = {false};
-    space_.add("by_heads", &RoundSettings::by_heads, exchanges);
+    space_.add("", &RoundSettings::exposed, {true, false});
+    for (const Recompute each : modes) {
+      for (const bool exposed : {false, true}) {
+        times_.emplace(std::pair(each, exposed), sample_times(each, exposed));
+      }
+    }
     const std::size_t middle = blocks.size() / 2;
     for (std::size_t j = 0; j < weights.size(); ++j) {
       for (std::size_t i = 0; i < modes.size(); ++i) {
@@ -110,7 +117,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     for (std::int32_t dp = 0; dp < request_.dp; ++dp) {
       group_of[{dp, 1}] = static_cast<GroupId>(dp);
     }
-    const std::vector<SpTimes> times = sample_times(plan, settings);
+    const std::vector<SpTimes>& times = times_.at({settings.recompute, settings.exposed});
     for (const std::vector<std::size_t>& round : cut_sorted(plan.samples, count(settings))) {
       add_round(plan, settings, times, round, group_of);
     }
@@ -121,7 +128,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     both.per_token += back.per_token;
     both.per_pair2 += back.per_pair2;
     spread_samples(plan, both);
-    if (settings.by_heads) exchange_by_heads(plan);
+    exchange_by_heads(plan);
     if (settings.fit_modes) fit_modes(plan);
     add_orders(plan);
     return plan;
@@ -146,36 +153,60 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
                                                       static_cast<std::int64_t>(samples.size())));
   }
 
-  /// The time of each sample on groups of 1, 2, 4 .. ranks.
-  [[nodiscard]] std::vector<SpTimes> sample_times(const Plan& plan,
-                                                  const RoundSettings& settings) const {
-    std::vector<std::vector<PassCosts>> costs(settings.degrees);  // in a ring, by heads
-    for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
-      std::vector<std::int32_t> group(std::size_t{1} << degree);
+  /// What each sample adds to F and B on groups of 1, 2, 4 .. ranks, one after the other, each rank
+  /// with an equal part: beside its exchange, or waiting for it (`exposed`), by heads if it may.
+  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute, bool exposed) const {
+    const Plan plan = problem_.outline({});
+    const Links links(plan);
+    std::vector<SpTimes> times(request_.batch.samples.size());
+    for (std::int32_t ranks = 1; ranks <= request_.dp; ranks *= 2) {
+      std::vector<std::int32_t> group(static_cast<std::size_t>(ranks));
       std::iota(group.begin(), group.end(), 0);
-      costs[degree].push_back(problem_.costs(plan, group, PackSize::large));
-      if (!settings.by_heads || !divides_heads(plan, group.size())) continue;
-      costs[degree].push_back(problem_.costs(plan, group, PackSize::large, true));
-    }
-    const ModeChoice mode(settings.recompute);
-    std::vector<SpTimes> times(plan.samples.size());
-    for (std::size_t i = 0; i < times.size(); ++i) {
-      const std::size_t sample = problem_.order()[i];
-      if (i > 0 && problem_.lengths()[i] == problem_.lengths()[i - 1]) {
-        times[sample] = times[problem_.order()[i - 1]];
-        continue;
-      }
-      for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
-        std::int64_t least = std::numeric_limits<std::int64_t>::max();
-        for (const PassCosts& cost : costs[degree]) {
-          least = std::min(
-              least, problem_.part(plan.samples[sample], mode, cost, std::int32_t{1} << degree,
-                                   plan.memory.cp_block_tokens, false, true));
+      const StageLoad stage = stage_load(plan, links, group, 0);
+      const auto price = [&](const PackLoad& load) {
+        return std::visit(
+            [&](const auto& model) {
+              return (model.forward(load, stage) + model.backward(load, stage, recompute)).value;
+            },
+            problem_.model());
+      };
+      PackLoad least;
+      least.tokens = Tokens{1};
+      least.ranks = ranks;
+      const std::int64_t fixed = price(least);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        const std::size_t sample = problem_.order()[i];
+        if (i > 0 && problem_.lengths()[i] == problem_.lengths()[i - 1]) {
+          times[sample].push_back(times[problem_.order()[i - 1]].back());
+          continue;
         }
-        times[sample].push_back(std::max<std::int64_t>(1, least));
+        const PackLoad load = even_load(plan, problem_.lengths()[i], ranks, exposed);
+        times[sample].push_back(std::max<std::int64_t>(1, price(load) - fixed));
       }
     }
     return times;
+  }
+  [[nodiscard]] PackLoad even_load(const Plan& plan, Tokens length, std::int32_t ranks,
+                                   bool exposed) const {
+    PackLoad load;
+    add_slice(load, {SampleId{}, {}, length}, RingMode::pass_kv, CpShard{},
+              Tokens{plan.cluster.tile_tokens});
+    const auto part = [&](std::int64_t amount) { return (amount + ranks - 1) / ranks; };
+    load.ranks = ranks;
+    load.tokens = Tokens{part(load.tokens.value)};
+    load.pairs2 = part(load.pairs2);
+    load.filled_pairs2 = part(load.filled_pairs2);
+    load.keys = part(load.keys);
+    if (ranks == 1 || !exposed) return load;
+    if (divides_heads(plan, static_cast<std::size_t>(ranks))) {
+      load.heads_sent = load.tokens;
+      load.alone_pairs2 = load.pairs2;
+      load.alone_filled_pairs2 = load.filled_pairs2;
+      load.alone_keys = load.keys;
+    } else {
+      load.kv_received = length - load.tokens;
+    }
+    return load;
   }
 
   void add_round(Plan& plan, const RoundSettings& settings, std::span<const SpTimes> times,
@@ -185,7 +216,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     std::vector<SpTimes> own;
     for (const std::size_t sample : round) {
       lengths.push_back(plan.samples[sample]);
-      own.push_back(times[sample]);
+      own.emplace_back(times[sample].begin(),
+                       times[sample].begin() + static_cast<std::ptrdiff_t>(settings.degrees));
     }
     const std::vector<SpGroup> groups =
         solve_sp_groups({lengths, own, request_.dp, capacity(settings)});
@@ -279,6 +311,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   }
 
   const SlimpackProblem& problem_;
+  std::map<std::pair<Recompute, bool>, std::vector<SpTimes>> times_;
 };
 
 }  // namespace detail
