@@ -61,6 +61,10 @@ class GraphCutter {
 
   [[nodiscard]] std::vector<std::vector<LocalNode>> cut() && {
     for (const NodeId node : execution_order(dag_, timeline_)) build(node);
+    if (plan_.memory.weights == WeightState::sharded) {
+      meet_in_rounds(LocalKind::gather);
+      meet_in_rounds(LocalKind::scatter);
+    }
     return std::move(graphs_);
   }
 
@@ -77,6 +81,25 @@ class GraphCutter {
   }
   [[nodiscard]] std::size_t device_of(const NodeLabel& label) const {
     return device_index(plan_, label.dp, label.pp);
+  }
+
+  /// Shared weights pass between all ranks once the last unit of a round has begun: B begins behind
+  /// an H of its own.
+  void meet_in_rounds(LocalKind kind) {
+    std::vector<Nanos> latest;
+    const auto for_each_round = [&](const auto& visit) {
+      for (std::vector<LocalNode>& graph : graphs_) {
+        std::size_t round = 0;
+        for (LocalNode& node : graph) {
+          if (node.kind == kind) visit(node, round++);
+        }
+      }
+    };
+    for_each_round([&](const LocalNode& node, std::size_t round) {
+      if (round == latest.size()) latest.push_back(node.start);
+      latest[round] = std::max(latest[round], node.start);
+    });
+    for_each_round([&](LocalNode& node, std::size_t round) { node.start = latest[round]; });
   }
 
   void build(NodeId node) {
