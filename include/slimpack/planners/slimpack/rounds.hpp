@@ -70,10 +70,9 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     const std::size_t quarters =
         space_.add("", &RoundSettings::quarters, {4, 5, 6, 8, 12, 16, 32}, {.ordered = true});
     const std::size_t room = space_.add("", &RoundSettings::room, {4, 3, 2, 5});
-    std::vector<Tokens> blocks{Tokens{128}, Tokens{256}, Tokens{512}, Tokens{1024}};
+    std::vector<Tokens> blocks{Tokens{128}, Tokens{256}, Tokens{512}, Tokens{1024}, Tokens{32}};
     if (request_.memory.cp_block_tokens) blocks = {*request_.memory.cp_block_tokens};
-    const std::size_t block =
-        space_.add("share_tokens", &RoundSettings::cp_block, blocks, {.ordered = true});
+    const std::size_t block = space_.add("share_tokens", &RoundSettings::cp_block, blocks);
     // All sizes first; groups that lie on one node may be sooner done.
     std::vector<std::size_t> sizes{1};
     std::size_t of_node = 0;
@@ -89,13 +88,14 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
         times_.emplace(std::pair(each, exposed), sample_times(each, exposed));
       }
     }
-    const std::size_t middle = blocks.size() / 2;
+    const std::size_t middle = blocks.size() > 1 ? 2 : 0;
     for (std::size_t j = 0; j < weights.size(); ++j) {
       for (std::size_t i = 0; i < modes.size(); ++i) {
         space_.start({{state, j}, {mode, i}, {block, middle}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {quarters, 1}});
         space_.start({{state, j}, {mode, i}, {room, 1}, {block, middle}});
+        space_.start({{state, j}, {mode, i}, {block, blocks.size() - 1}});
       }
     }
   }
