@@ -485,7 +485,13 @@ PackLoad slice_by_heads() {
 constexpr double kHeadsForward = 1024.0 * (2 * 4096 * 2 + 2 * 4096 * 2 + 32 * 4);
 constexpr double kHeadsBackward = 1024.0 * (3 * 4096 * 2 + 2 * 4096 * 2 + 2 * 32 * 4);
 
-TEST_CASE("analytic: two all-to-alls a layer by heads, which nothing hides, by hand") {
+/// What an exchange that takes `exchange` adds to an attention of `attention`, in four pieces.
+double beside(double exchange, double attention, const Cluster& cluster) {
+  const double hidden = std::min(exchange, attention) * 3 / 4;
+  return exchange - hidden * (1 - cluster.small.collective_compute);
+}
+
+TEST_CASE("analytic: all-to-alls by heads hide behind attention but for a piece, by hand") {
   Cluster cluster = h100();
   cluster.kernel_s = cluster.segment_s = 0;
   const PackLoad load = slice_by_heads();
@@ -499,30 +505,51 @@ TEST_CASE("analytic: two all-to-alls a layer by heads, which nothing hides, by h
     return seconds(price(load) - price(one));
   };
   StageLoad stage = plain_stage(3);
-  const auto inside = [](double bytes, double peers) {
-    return 3 * (2 * 6e-6 + bytes * peers / 4 / 360e9);
+  const auto attention = [&](bool back) {
+    PackLoad rows;
+    rows.tokens = one.tokens;
+    rows.runs = one.runs;
+    return seconds(back ? model.backward(one, stage, Recompute::none) -
+                              model.backward(rows, stage, Recompute::none)
+                        : model.forward(one, stage) - model.forward(rows, stage));
   };
-  const auto between = [](double bytes, double peers) {
-    return 3 * (2 * 1e-5 + bytes * peers / 4 / 45e9);
+  const auto near = [](double bytes, double peers) {
+    return 3 * (8 * 6e-6 + bytes * peers / 4 / 360e9);
   };
-  CHECK(added(stage, false) == doctest::Approx(inside(kHeadsForward, 3)).epsilon(1e-5));
-  CHECK(added(stage, true) == doctest::Approx(inside(kHeadsBackward, 3)).epsilon(1e-5));
-  CHECK(added(stage, true, Recompute::layer) == doctest::Approx(added(stage, true)).epsilon(1e-5));
+  const auto far = [](double bytes, double peers) {
+    return 3 * (8 * 1e-5 + bytes * peers / 4 / 45e9);
+  };
+  const auto inside = [&](double bytes, double peers) {
+    return beside(near(bytes, peers), attention(bytes == kHeadsBackward), cluster);
+  };
+  const auto between = [&](double bytes, double peers) {
+    return beside(far(bytes, peers), attention(bytes == kHeadsBackward), cluster);
+  };
+  CHECK(added(stage, false) == doctest::Approx(inside(kHeadsForward, 3)).epsilon(1e-4));
+  CHECK(added(stage, true) == doctest::Approx(inside(kHeadsBackward, 3)).epsilon(1e-4));
+  CHECK(added(stage, true, Recompute::layer) == doctest::Approx(added(stage, true)).epsilon(1e-4));
   CHECK(added(stage, true, Recompute::full) ==
-        doctest::Approx(inside(kHeadsForward, 3) + inside(kHeadsBackward, 3)).epsilon(1e-5));
+        doctest::Approx(inside(kHeadsForward, 3) + inside(kHeadsBackward, 3)).epsilon(1e-4));
+  // One head of keys for each rank is one piece, of which nothing hides.
+  ModelShape few = llama_7b();
+  few.kv_heads = 4;
+  const AnalyticModel one_piece(few, cluster, MemorySpec{});
+  const double keys = 1024.0 * 2 * (4096 - 512) * 2;  // that fewer heads do not bring
+  CHECK(seconds(one_piece.forward(load, stage) - one_piece.forward(one, stage)) ==
+        doctest::Approx(3 * (2 * 6e-6 + (kHeadsForward - keys) * 3 / 4 / 360e9)).epsilon(1e-4));
   // Each rank on a node of its own.
   stage.exchange_link = cluster.between;
   stage.node_ranks = 1;
-  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 3)).epsilon(1e-5));
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 3)).epsilon(1e-4));
   // Two on each: one part stays on the node, beside the two that leave it.
   stage.node_ranks = 2;
-  REQUIRE(inside(kHeadsBackward, 1) < between(kHeadsBackward, 2));
-  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 2)).epsilon(1e-5));
-  CHECK(added(stage, true) == doctest::Approx(between(kHeadsBackward, 2)).epsilon(1e-5));
+  REQUIRE(near(kHeadsBackward, 1) < far(kHeadsBackward, 2));
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward, 2)).epsilon(1e-4));
+  CHECK(added(stage, true) == doctest::Approx(between(kHeadsBackward, 2)).epsilon(1e-4));
   // Each of two tensor-parallel devices has half of the heads.
   stage.tensor_parallel = 2;
   stage.tensor_link = cluster.inside;
-  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward / 2, 2)).epsilon(1e-5));
+  CHECK(added(stage, false) == doctest::Approx(between(kHeadsForward / 2, 2)).epsilon(1e-4));
   stage.layers = 0;
   CHECK(added(stage, false) == 0);
 }
@@ -535,9 +562,14 @@ TEST_CASE("fitted: an exchange by heads inside a node has the measured price of 
   const PackLoad load = slice_by_heads();
   PackLoad one = load;
   one.ranks = 1;
+  PackLoad rows;
+  rows.tokens = one.tokens;
   StageLoad stage = plain_stage(3);
   CHECK(seconds(model.forward(load, stage) - model.forward(one, stage)) ==
-        doctest::Approx(3 * (2 * 9e-6 + 3.1e-12 * kHeadsForward * 3 / 4)).epsilon(1e-5));
+        doctest::Approx(beside(3 * (8 * 9e-6 + 3.1e-12 * kHeadsForward * 3 / 4),
+                               seconds(model.forward(one, stage) - model.forward(rows, stage)),
+                               h100()))
+            .epsilon(1e-4));
   CHECK(model.forward(load, stage) != without.forward(load, stage));
   stage.exchange_link = h100().between;
   stage.node_ranks = 2;

@@ -405,15 +405,14 @@ class FittedModel {
     if (load.ranks <= 1) return attention;
     const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
     const LinkPicos link{exchange_->byte, exchange_->unit};
+    const Picos own = bytes == 0 ? attention : Terms::alone(attention, load);
     const auto by_heads = [&](Picos wait) {
-      return head_exchange(detail::head_bytes(terms_.ring(), load, back), load.ranks, stage, link,
-                           link, wait);
+      return heads_beside(terms_, own, load, stage, back, link, link, wait);
     };
-    if (bytes == 0) return attention + by_heads(kept);
+    if (bytes == 0) return own + by_heads(kept);
     const auto tp = static_cast<double>(stage.tensor_parallel);
     const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
                           picos(bytes, exchange_->byte / tp);
-    const Picos own = Terms::alone(attention, load);
     const auto beside_rings = [&](Picos wait) {
       return overlapped(attention - own, traffic + wait, load.ranks);
     };

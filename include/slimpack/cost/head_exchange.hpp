@@ -9,6 +9,7 @@
 #include "slimpack/cost/picos.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/model.hpp"
 
 namespace slimpack {
 
@@ -41,14 +42,23 @@ struct LinkPicos {
   return {picos_each(1, link.bytes_per_s), picos(1, link.latency_s * 1e12)};
 }
 
-/// The two all-to-alls of each layer of a stage, by which `ranks` ranks pass tokens to parts of
-/// heads and back (Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509). A rank keeps its own part
-/// of `bytes` a layer, those of all its tensor-parallel devices; parts for ranks of its node, over
-/// the link `near`, and parts for others, over `far`, travel at the same time. Nothing hides them,
-/// and the slowest link is `kept` from them so long. 0 for no bytes. O(1).
+/// In how many pieces a rank's heads go by an exchange by heads, so that one piece travels while
+/// another is attended to: as many as the rank has heads of keys, at most 4.
+[[nodiscard]] constexpr std::int64_t head_pieces(const ModelShape& model,
+                                                 std::int64_t tensor_parallel,
+                                                 std::int64_t ranks) noexcept {
+  return std::clamp<std::int64_t>(model.kv_heads / tensor_parallel / ranks, 1, 4);
+}
+
+/// The all-to-alls of each layer of a stage, by which `ranks` ranks pass tokens to parts of heads
+/// and back, piece by piece (Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509). A rank keeps
+/// its own part of `bytes` a layer, those of all its tensor-parallel devices; parts for ranks of
+/// its node, over the link `near`, and parts for others, over `far`, travel at the same time. The
+/// slowest link is `kept` from them so long. 0 for no bytes. O(1).
 [[nodiscard]] inline Picos head_exchange(std::int64_t bytes, std::int64_t ranks,
-                                         const StageLoad& stage, const LinkPicos& near,
-                                         const LinkPicos& far, Picos kept) noexcept {
+                                         std::int64_t pieces, const StageLoad& stage,
+                                         const LinkPicos& near, const LinkPicos& far,
+                                         Picos kept) noexcept {
   if (bytes <= 0 || ranks <= 1 || stage.layers == 0) return 0;
   const std::int64_t here = stage.node_ranks > 0 ? std::min(stage.node_ranks, ranks) : ranks;
   const auto time = [&](std::int64_t peers, const LinkPicos& link) -> Picos {
@@ -56,10 +66,25 @@ struct LinkPicos {
     const double each =
         link.byte / static_cast<double>(ranks) / static_cast<double>(stage.tensor_parallel);
     return picos(bytes * peers, stage.layers, each) +
-           picos(2, stage.layers, static_cast<double>(link.latency));
+           picos(2 * pieces, stage.layers, static_cast<double>(link.latency));
   };
   if (here == ranks) return time(here - 1, near) + kept;
   return std::max(time(here - 1, near), time(ranks - here, far) + kept);
+}
+
+/// What the exchange by heads of a pack adds to `attention` that waits for no ring: all but one
+/// piece of the shorter of both hides behind the longer, and takes its share of the device from it.
+/// `terms` are those of the cost model. O(1).
+template <class Terms>
+[[nodiscard]] Picos heads_beside(const Terms& terms, Picos attention, const PackLoad& load,
+                                 const StageLoad& stage, bool back, const LinkPicos& near,
+                                 const LinkPicos& far, Picos kept) noexcept {
+  const std::int64_t pieces = head_pieces(terms.model(), stage.tensor_parallel, load.ranks);
+  const Picos exchange = head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
+                                       pieces, stage, near, far, kept);
+  const Picos shorter = std::min(exchange, attention);
+  const Picos hidden = shorter - (shorter + pieces - 1) / pieces;
+  return exchange - hidden + terms.taken_by_collective(hidden);
 }
 
 }  // namespace slimpack

@@ -474,8 +474,7 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
     return both.time + taken_by_collective(both.hidden);
   };
   const auto by_heads = [&](Picos wait) {
-    return head_exchange(detail::head_bytes(ring_, load, back), load.ranks, stage, near, slow,
-                         wait);
+    return heads_beside(*this, own, load, stage, back, near, slow, wait);
   };
   const std::int64_t rings = (load.kv_received.value > 0) + (load.q_received.value > 0);
   return own + detail::with_one_wait(beside_rings, by_heads, kept) +
