@@ -49,6 +49,11 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
     options.pp = ranks / (*options.dp * *options.tp);
     if (*options.tp > 1) options.version = 2;
     if (*options.dp == 4 && random.chance(1, 2)) options = test::on_nodes(4, 1);
+    if (*options.dp > 1 && random.chance(1, 2)) {
+      options.version = 3;
+      options.cp_groups = true;
+      options.by_heads = true;
+    }
     plans.push_back(test::random_plan(seed, options));
   }
   return plans;
@@ -63,6 +68,7 @@ std::vector<Plan> shared_plans_of_all_ranks(std::size_t count) {
     test::ShardedPlanOptions options;
     options.tp = ranks % 2 == 0 && ranks > 2 && seed % 2 == 1 ? 2 : 1;
     options.dp = ranks / *options.tp;
+    options.by_heads = true;
     plans.push_back(test::random_sharded_plan(seed, options));
   }
   return plans;
