@@ -98,7 +98,9 @@ TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave"
 TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
   std::vector<Plan> plans = plans_of_all_ranks(test::draws(15U));
   for (Plan& plan : shared_plans_of_all_ranks(test::draws(9U))) plans.push_back(std::move(plan));
+  test::Features found;
   for (const Plan& plan : plans) {
+    found += test::features_of(plan);
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
     CAPTURE(plan.parallel.tp);
@@ -118,6 +120,7 @@ TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
       CHECK(values_of(mine) == values_of(threads[mpi_rank()]));
     }
   }
+  CHECK((found.merged_heads > 0) == (mpi_ranks() > 1));
 }
 
 TEST_CASE("check_same_plan: ranks with another plan are named to all") {

@@ -35,7 +35,10 @@ namespace {
 /// the rest; groups of two to four ranks, in one plan of three with tensor parallelism.
 Plan plan_by_heads(std::uint64_t seed) {
   test::RandomPlanOptions options;
-  if (seed % 4 == 3) options = test::on_nodes(4, 1);
+  if (seed % 4 == 3) {
+    options = test::on_nodes(4, 1);
+    options.min_merge = 4;
+  }
   options.version = 3;
   options.cp_groups = true;
   options.by_heads = true;

@@ -25,7 +25,7 @@ namespace slimpack::test {
 /// What to draw. An empty optional is drawn at random; a set one is forced. Bounds are inclusive.
 struct RandomPlanOptions {
   std::int32_t max_dp = 4, max_pp = 4, max_chunks = 3, max_tp = 1;
-  std::int32_t max_merge = 4;
+  std::int32_t min_merge = 2, max_merge = 4;  ///< ranks of a group of several
   std::int32_t max_max_in_flight = 3;
   std::int64_t min_samples = 1, max_samples = 12;
   std::int64_t min_tokens = 5, max_tokens = 60;  ///< one sample in eight has one token instead
@@ -578,16 +578,17 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   const std::int32_t dp = plan.parallel.dp;
   for (std::int32_t rank = 0; rank < dp; ++rank) plan.groups.push_back({rank});
   const std::int32_t largest = std::min(dp, options.max_merge);
+  const std::int32_t least = std::min(largest, options.min_merge);
   const bool cp_groups = largest >= 2 && options.cp_groups.value_or(random.chance(1, 2));
   if (cp_groups) {
-    plan.parallel.max_cp = static_cast<std::int32_t>(random.between(2, largest));
+    plan.parallel.max_cp = static_cast<std::int32_t>(random.between(least, largest));
     std::set<std::vector<std::int32_t>> drawn;
     const std::int64_t wanted = random.between(1, 3);
     for (std::int64_t i = 0; i < wanted; ++i) {
       std::vector<std::int32_t> ranks(static_cast<std::size_t>(dp));
       std::iota(ranks.begin(), ranks.end(), 0);
       random.shuffle(std::span(ranks));
-      ranks.resize(static_cast<std::size_t>(random.between(2, plan.parallel.max_cp)));
+      ranks.resize(static_cast<std::size_t>(random.between(least, plan.parallel.max_cp)));
       std::sort(ranks.begin(), ranks.end());
       if (drawn.insert(ranks).second) plan.groups.push_back(ranks);
     }
