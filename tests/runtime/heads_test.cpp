@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices that the ranks of a group exchange by heads, executed, against the unsliced oracle.
+// Samples that the ranks of a group exchange by heads, executed, against the unsliced oracle.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/feature_table.hpp"
 #include "runtime/rounding.hpp"
@@ -31,8 +32,8 @@ using namespace slimpack;
 
 namespace {
 
-/// Plans with slices by heads: all of them where that may be in every other one, with any others in
-/// the rest; groups of two to four ranks, in one plan of three with tensor parallelism.
+/// Plans with samples by heads: all of them where that may be in every other one, with any others
+/// in the rest; groups of two to four ranks, in one plan of three with tensor parallelism.
 Plan plan_by_heads(std::uint64_t seed) {
   test::RandomPlanOptions options;
   if (seed % 4 == 3) {
@@ -91,9 +92,10 @@ void count_heads_step(const Plan& plan, std::uint64_t seed, HeadsTraffic& traffi
       });
 }
 
-/// What the slices of a plan are exchanged by heads with, each once a plan.
+/// What the samples of a plan are exchanged by heads with, each once a plan.
 void add_heads_exchanges(test::FeatureTable& table, const Plan& plan, const cpu::PlanCheck& found) {
   std::set<std::string> names;
+  const std::vector<KeptKeys> kept = kept_keys(plan);
   for (const MicroPack& pack : plan.micropacks) {
     const bool ring = std::ranges::any_of(pack.exchange,
                                           [](RingMode mode) { return mode != RingMode::by_heads; });
@@ -101,16 +103,19 @@ void add_heads_exchanges(test::FeatureTable& table, const Plan& plan, const cpu:
       if (pack.exchange[i] != RingMode::by_heads) continue;
       const Slice& slice = pack.slices[i];
       const CpShard shard = cp_shard_of(plan, slice.sample, 0);
-      if (shard.undivided(slice.end)) {
+      const KeptKeys& keys = kept[index(slice.sample)];
+      if (keys.parts == 1) {
         names.emplace("by heads, undivided");
         continue;
       }
+      CHECK(keys.parts == shard.ranks);
       names.emplace("by heads of " + std::to_string(shard.ranks) + " ranks");
       if (ring) names.emplace("by heads and round a ring in a pack");
       if (shard.first > 0) names.emplace("by heads from a later rank");
       const bool whole = slice.length() == plan.samples[index(slice.sample)];
       names.emplace(whole ? "by heads, whole samples" : "by heads, cut samples");
       if (slice.begin > Tokens{}) names.emplace("by heads behind a prefix");
+      if (slice.end <= shard.block) names.emplace("by heads, a slice of one block");
       for (std::int64_t rank = 0; rank < shard.ranks; ++rank) {
         if (shard.of(rank).between(slice.begin, slice.end) > Tokens{}) continue;
         names.emplace("by heads, a rank without rows");
@@ -119,12 +124,39 @@ void add_heads_exchanges(test::FeatureTable& table, const Plan& plan, const cpu:
       if (plan.model.kv_heads < plan.model.heads) names.emplace("by heads, grouped queries");
       if (plan.model.kv_heads == plan.model.heads) names.emplace("by heads, as many keys");
       if (plan.parallel.tp > 1) names.emplace("by heads, tensor parallelism");
-      if (pack.pass == Pass::backward && pack.recompute == Recompute::full) {
-        names.emplace("by heads, full recomputation");
+      if (pack.pass == Pass::forward) {
+        names.emplace(keys.pages ? "by heads, keys kept" : "by heads, keys made again");
+        continue;
+      }
+      names.emplace(keys.gradients ? "by heads, gradients kept" : "by heads, gradients not kept");
+      if (keys.gradients && slice.begin == Tokens{} &&
+          slice.end < plan.samples[index(slice.sample)])
+        names.emplace("by heads, gradients of several B");
+      if (pack.recompute == Recompute::full) {
+        names.emplace(keys.pages ? "by heads, full recomputation with pages"
+                                 : "by heads, full recomputation without");
       }
     }
   }
   for (const std::string& name : names) table.add(name, found);
+}
+
+/// Bytes of keys and values that B of `full` would pass to heads again if pages did not hold them:
+/// `communication_of` counts them, nobody sends them.
+std::int64_t kept_from_travel(const Plan& plan) {
+  const std::int64_t keys =
+      ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes)).kv;
+  const std::vector<KeptKeys> kept = kept_keys(plan);
+  std::int64_t bytes = 0;
+  for (const MicroPack& pack : plan.micropacks) {
+    if (pack.pass != Pass::backward || pack.recompute != Recompute::full) continue;
+    for (const Slice& slice : pack.slices) {
+      const KeptKeys& of = kept[index(slice.sample)];
+      if (of.parts == 1 || !of.pages) continue;
+      bytes += slice.length().value * keys / of.parts * (of.parts - 1) * plan.model.layers;
+    }
+  }
+  return bytes;
 }
 
 void check_heads_plan(const Plan& plan) {
@@ -150,6 +182,7 @@ TEST_CASE("by heads: random plans give the loss, gradients and weights of the or
   }
   table.print();
   for (const char* name : {"by heads of 2 ranks",
+                           "by heads of 3 ranks",
                            "by heads of 4 ranks",
                            "by heads, undivided",
                            "by heads and round a ring in a pack",
@@ -157,12 +190,19 @@ TEST_CASE("by heads: random plans give the loss, gradients and weights of the or
                            "by heads, whole samples",
                            "by heads, cut samples",
                            "by heads behind a prefix",
+                           "by heads, a slice of one block",
                            "by heads, a rank without rows",
                            "by heads, weights apart",
                            "by heads, grouped queries",
                            "by heads, as many keys",
                            "by heads, tensor parallelism",
-                           "by heads, full recomputation",
+                           "by heads, keys kept",
+                           "by heads, keys made again",
+                           "by heads, gradients kept",
+                           "by heads, gradients not kept",
+                           "by heads, gradients of several B",
+                           "by heads, full recomputation with pages",
+                           "by heads, full recomputation without",
                            "recompute none",
                            "recompute light",
                            "recompute layer",
@@ -221,24 +261,26 @@ TEST_CASE("by heads: devices hold the simulator's bytes, event by event and at t
   }
 }
 
-TEST_CASE("by heads: a slice passes to heads and home once a layer, one rank's own not at all") {
-  std::int64_t travel = 0, stay = 0;
-  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
+TEST_CASE("by heads: a slice's rows pass to heads and home once a layer, keys of prefixes never") {
+  std::int64_t travel = 0, stay = 0, prefixes = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(90U); ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_by_heads(seed);
+    const std::vector<KeptKeys> kept = kept_keys(plan);
     std::int64_t expected = 0;
     bool rings = false;
     for (const MicroPack& pack : plan.micropacks) {
       const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
       for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
-        const bool stays =
-            cp_shard_of(plan, pack.slices[i].sample, 0).undivided(pack.slices[i].end);
+        const Slice& slice = pack.slices[i];
         if (pack.exchange[i] != RingMode::by_heads) {
-          rings = rings || !stays;
+          rings = rings || !cp_shard_of(plan, slice.sample, 0).undivided(slice.end);
           continue;
         }
+        const bool stays = kept[index(slice.sample)].parts == 1;
         ++(stays ? stay : travel);
         if (stays) continue;
+        if (slice.begin > Tokens{}) ++prefixes;
         const bool again = pack.pass == Pass::backward && pack.recompute == Recompute::full;
         expected += (again ? 4 : 2) * ranks * plan.parallel.tp * plan.model.layers;
       }
@@ -247,11 +289,13 @@ TEST_CASE("by heads: a slice passes to heads and home once a layer, one rank's o
     count_heads_step(plan, seed, traffic);
     CHECK(traffic.exchanges == expected);
     CHECK((traffic.hops > 0) == rings);
-    if (!rings) CHECK(traffic.bytes == communication_of(plan).exchange.value);
+    if (rings) continue;
+    CHECK(traffic.bytes == communication_of(plan).exchange.value - kept_from_travel(plan));
   }
-  CHECK(travel > static_cast<std::int64_t>(test::draws(60U)));
-  CHECK(stay > static_cast<std::int64_t>(test::draws(60U)) / 10);
-  MESSAGE("slices that travel ", travel, ", that stay ", stay);
+  CHECK(travel > static_cast<std::int64_t>(test::draws(90U)));
+  CHECK(stay >= static_cast<std::int64_t>(test::draws(90U)) / 10);
+  CHECK(prefixes > static_cast<std::int64_t>(test::draws(90U)));
+  MESSAGE("slices that travel ", travel, ", behind a prefix ", prefixes, ", that stay ", stay);
 }
 
 TEST_CASE("by heads: a step has the loss of the ring's, up to rounding, and equal bits each time") {

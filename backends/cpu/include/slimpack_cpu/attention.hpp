@@ -11,7 +11,6 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/plan/model.hpp"
 #include "slimpack_cpu/ops.hpp"
 
 namespace slimpack::cpu {
@@ -41,9 +40,9 @@ struct AttentionShape {
 /// Rows that meet all keys before the next rows do. What is read and written of the query heads of
 /// one key head in so many rows stays in the cache from one run of keys to the next, so that a pair
 /// costs the same in long slices. At least 1.
-[[nodiscard]] inline std::int64_t attention_rows(const ModelShape& model) noexcept {
+[[nodiscard]] inline std::int64_t attention_rows(const AttentionShape& heads) noexcept {
   constexpr std::int64_t kNumbers = 65'536;
-  return std::max<std::int64_t>(1, kNumbers * model.kv_heads / model.query_width());
+  return std::max<std::int64_t>(1, kNumbers * heads.kv_heads / heads.query_width());
 }
 
 namespace detail {
