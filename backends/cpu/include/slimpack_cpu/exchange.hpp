@@ -61,7 +61,7 @@ class SliceAttention {
   }
 
   /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
-  /// there on all ranks.
+  /// there on all ranks, by heads those before its begin.
   template <runtime::Transport<Number> Link>
   void forward(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     if (by_heads()) return heads_.forward(pieces, workspace, link);

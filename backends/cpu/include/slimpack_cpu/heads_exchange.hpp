@@ -62,7 +62,8 @@ class HeadsAttention {
     const std::int64_t q = part_.query_width(), k = part_.key_width();
     // B makes outputs again while pages hold the keys.
     const bool stores = call_.recompute != Recompute::full || !segment_.kept.pages;
-    const Widths out = stores ? Widths{q, k, k} : Widths{q}, home{q, part_.heads};
+    const Widths out = stores ? Widths{q, k, k} : Widths{q};
+    const Widths home{q, part_.heads};
     const Messages taken = of_all(workspace, out), made = of_all(workspace, home);
     const std::size_t mark = workspace.mark();
     const Messages given = of_own(workspace, out);
