@@ -195,6 +195,51 @@ TEST_CASE("ThreadTransport: collectives give every member the same result, in th
   }
 }
 
+TEST_CASE("ThreadTransport: all_to_all brings every member what each gives it") {
+  for (std::size_t devices = 1; devices <= 4; ++devices) {
+    CAPTURE(devices);
+    Rendezvous rendezvous(devices, 1);
+    // Member i gives member j i + 2 j numbers, so that the first gives itself none.
+    const auto part = [](std::size_t giver, std::size_t taker) {
+      return std::vector<double>(giver + 2 * taker, 0.5 + static_cast<double>(giver * 8 + taker));
+    };
+    std::vector<std::vector<std::vector<double>>> taken(devices);
+    const auto thrown =
+        run_threads(rendezvous, devices, [&](std::size_t device, ThreadTransport& link) {
+          std::vector<std::vector<double>> given;
+          for (std::size_t other = 0; other < devices; ++other) {
+            given.push_back(part(device, other));
+            taken[device].emplace_back(part(other, device).size(), -1.0);
+          }
+          std::vector<std::span<const std::byte>> from;
+          std::vector<std::span<std::byte>> into;
+          for (auto& values : given) from.push_back(bytes_of(values));
+          for (auto& values : taken[device]) into.push_back(bytes_of(values));
+          link.all_to_all(all_of(devices, device), from, into);
+        });
+    CHECK(thrown == std::vector<std::string>(devices));
+    CHECK(rendezvous.leftover().empty());
+    for (std::size_t device = 0; device < devices; ++device) {
+      for (std::size_t other = 0; other < devices; ++other) {
+        CHECK(taken[device][other] == part(other, device));
+      }
+    }
+  }
+}
+
+TEST_CASE("ThreadTransport: all_to_all refuses parts that do not fit") {
+  Rendezvous rendezvous(1, 1);
+  ThreadTransport link(rendezvous, 0);
+  std::vector<double> two{1, 2}, three{1, 2, 3};
+  const std::array<std::span<const std::byte>, 2> from{bytes_of(two), bytes_of(two)};
+  const std::array<std::span<std::byte>, 1> into{bytes_of(three)};
+  CHECK_THROWS_WITH_AS(link.all_to_all(all_of(1, 0), from, into),
+                       "transport: all_to_all needs one part a member, got 2", InvalidInput);
+  CHECK_THROWS_WITH_AS(link.all_to_all(all_of(1, 0), std::span(from).first(1), into),
+                       "transport: members of all_to_all must agree on bytes, got 24",
+                       InvalidInput);
+}
+
 TEST_CASE("ThreadTransport: members that disagree on sizes are told so, and nobody hangs") {
   Rendezvous rendezvous(2, 1);
   std::atomic<bool> arrived = false;
@@ -216,8 +261,8 @@ TEST_CASE("ThreadTransport: members that disagree on sizes are told so, and nobo
 }
 
 TEST_CASE("ThreadTransport: abort wakes whoever waits, and all later calls throw its sentence") {
-  Rendezvous rendezvous(5, 1);
-  const auto thrown = run_threads(rendezvous, 5, [&](std::size_t device, ThreadTransport& link) {
+  Rendezvous rendezvous(6, 1);
+  const auto thrown = run_threads(rendezvous, 6, [&](std::size_t device, ThreadTransport& link) {
     std::vector<double> values{1.0};
     switch (device) {
       case 0:
@@ -236,12 +281,19 @@ TEST_CASE("ThreadTransport: abort wakes whoever waits, and all later calls throw
         link.queue_sum(runtime::ProcessGroup{{3, 4}, 0}, 1, std::span(values));
         link.await_sum(runtime::ProcessGroup{{3, 4}, 0}, 1);
         break;
+      case 5: {
+        const std::array<std::span<const std::byte>, 2> from{bytes_of(values), bytes_of(values)};
+        std::vector<double> other{0.0}, own{0.0};
+        const std::array<std::span<std::byte>, 2> into{bytes_of(other), bytes_of(own)};
+        link.all_to_all(runtime::ProcessGroup{{4, 5}, 1}, from, into);
+        break;
+      }
       default:
         link.abort("the fifth has failed");
         CHECK_THROWS_AS((void)link.send_ended(kUp, 0), runtime::Aborted);
     }
   });
-  for (std::size_t device = 0; device < 4; ++device) {
+  for (const std::size_t device : {0U, 1U, 2U, 3U, 5U}) {
     CHECK(thrown[device] == "Aborted: the fifth has failed");
   }
   CHECK(thrown[4].empty());

@@ -29,6 +29,7 @@ enum class Act : std::uint8_t {
   broadcast,
   gather,
   scatter,
+  all_to_all,
   queue,
   await
 };
@@ -177,9 +178,9 @@ class ExchangeDraw {
       random_.shuffle(std::span(sum.to_await));
       sums_.push_back(std::move(sum));
     } else {
-      constexpr Act kProcessGroups[] = {Act::ring, Act::reduce, Act::broadcast, Act::gather,
-                                        Act::scatter};
-      plan_.acts.push_back(new_process_group(kProcessGroups[random_.below(5)]));
+      constexpr Act kProcessGroups[] = {Act::ring,   Act::reduce,  Act::broadcast,
+                                        Act::gather, Act::scatter, Act::all_to_all};
+      plan_.acts.push_back(new_process_group(kProcessGroups[random_.below(6)]));
     }
   }
 
@@ -368,6 +369,7 @@ class ExchangeRun {
     }
     if (act.act == Act::gather) return gather(act, process_group);
     if (act.act == Act::scatter) return scatter(act, process_group);
+    if (act.act == Act::all_to_all) return all_to_all(act, process_group);
     Buffer own = memory_.write(member_values(act, process_group.self));
     switch (act.act) {
       case Act::ring: {
@@ -394,6 +396,7 @@ class ExchangeRun {
       case Act::await:
       case Act::gather:
       case Act::scatter:
+      case Act::all_to_all:
       case Act::send:
       case Act::receive:
         break;
@@ -431,6 +434,35 @@ class ExchangeRun {
     link_.all_gather(process_group, memory_.span(values), first, last);
     expect(values, reduced(act, runtime::Reduction::sum), "scattering", act.process_group);
     memory_.free(std::move(values));
+  }
+
+  /// What one member gives another: no two sizes need be alike, and every third part is empty.
+  [[nodiscard]] Values part_values(const ExchangeAct& act, std::size_t giver,
+                                   std::size_t taker) const {
+    const std::size_t from = act.members[giver], to = act.members[taker];
+    const std::size_t size = plan_.process_group_sizes[act.process_group];
+    return drawn(3, act.process_group, from * plan_.devices + to,
+                 (from + 2 * to) % 3 == 0 ? 0 : size / 2 + from + 3 * to);
+  }
+
+  void all_to_all(const ExchangeAct& act, const runtime::ProcessGroup& process_group) {
+    std::vector<Buffer> given, taken;
+    std::vector<std::span<const std::byte>> from;
+    std::vector<std::span<std::byte>> into;
+    for (std::size_t member = 0; member < act.members.size(); ++member) {
+      given.push_back(memory_.write(part_values(act, process_group.self, member)));
+      const std::size_t size = part_values(act, member, process_group.self).size();
+      taken.push_back(memory_.write(Values(size, Element{-9})));
+    }
+    for (Buffer& buffer : given) from.push_back(bytes(buffer));
+    for (Buffer& buffer : taken) into.push_back(bytes(buffer));
+    link_.all_to_all(process_group, from, into);
+    for (std::size_t member = 0; member < act.members.size(); ++member) {
+      expect(taken[member], part_values(act, member, process_group.self), "all to all",
+             act.process_group);
+      memory_.free(std::move(taken[member]));
+      memory_.free(std::move(given[member]));
+    }
   }
 
   const ExchangePlan& plan_;

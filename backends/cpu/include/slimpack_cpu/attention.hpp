@@ -37,6 +37,14 @@ struct AttentionShape {
   [[nodiscard]] constexpr std::int64_t key_width() const noexcept { return kv_heads * head_dim; }
 };
 
+/// Rows that meet all keys before the next rows do. What is read and written of the query heads of
+/// one key head in so many rows stays in the cache from one run of keys to the next, so that a pair
+/// costs the same in long slices. At least 1.
+[[nodiscard]] inline std::int64_t attention_rows(const AttentionShape& heads) noexcept {
+  constexpr std::int64_t kNumbers = 65'536;
+  return std::max<std::int64_t>(1, kNumbers * heads.kv_heads / heads.query_width());
+}
+
 namespace detail {
 
 inline void check_attention(AttentionShape shape) {

@@ -229,9 +229,10 @@ class BasicDevice {
       workspace.rewind(unit);
       const Layer<Math, Link> work = whole_layer(stage.first_layer + layer, tensor, link);
       const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
-      const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::forward, workspace);
-      const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
-      const std::vector<Out> values = by_part(call, own_keys, &KeyRows<Number>::value);
+      const std::vector<SegmentKeys<Number>> all_keys =
+          segment_keys(call, Pass::forward, workspace);
+      const std::vector<Out> keys = by_part(call, all_keys, &KeyRows<Number>::key);
+      const std::vector<Out> values = by_part(call, all_keys, &KeyRows<Number>::value);
       by_group(pieces, [&](std::size_t first, std::size_t count) {
         const Pieces group = Pieces(pieces).subspan(first, count);
         work.normalise_input(group);
@@ -239,14 +240,14 @@ class BasicDevice {
                      std::span(values).subspan(first, count));
       });
       std::size_t piece = 0;
-      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, all_keys, [&](const auto& slice, Pieces own) {
         for (const auto& rows : own) {
           slice.store(rows, keys[piece], values[piece]);
           ++piece;
         }
       });
       const std::size_t mark = workspace.mark();
-      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, all_keys, [&](const auto& slice, Pieces own) {
         workspace.rewind(mark);
         slice.forward(own, workspace, link);
       });
@@ -731,30 +732,40 @@ class BasicDevice {
 
   /// By segment of the call: keys and values in F, and in B where no pages hold them; their
   /// gradients in B.
-  [[nodiscard]] std::vector<KeyRows<Number>> key_rows(const runtime::PackCall& call, Pass pass,
-                                                      Workspace<Number>& workspace) const {
-    std::vector<KeyRows<Number>> all;
+  [[nodiscard]] std::vector<SegmentKeys<Number>> segment_keys(const runtime::PackCall& call,
+                                                              Pass pass,
+                                                              Workspace<Number>& workspace) const {
+    std::vector<SegmentKeys<Number>> all;
     for (const runtime::SegmentMemory& segment : call.segments) {
-      const auto take = [&] { return workspace.take(segment.rows.value, part_.key_width()); };
-      KeyRows<Number>& rows = all.emplace_back();
-      if (pass == Pass::backward) {
-        rows.dkey = take();
-        rows.dvalue = take();
+      const KeptKeys& kept = segment.kept;
+      const bool backward = pass == Pass::backward, by_heads = backward && kept.parts > 1;
+      const std::int64_t width = part_.key_width();
+      const auto take = [&](bool needed, Tokens rows, std::int64_t cols) {
+        return needed ? workspace.take(rows.value, cols) : Out{};
+      };
+      SegmentKeys<Number>& keys = all.emplace_back();
+      for (Out* const own : {&keys.own.dkey, &keys.own.dvalue}) {
+        *own = take(backward, segment.rows, width);
       }
-      if (pass == Pass::forward || !segment.kept.pages) {
-        rows.key = take();
-        rows.value = take();
+      for (Out* const own : {&keys.own.key, &keys.own.value}) {
+        *own = take(!backward || !kept.pages, segment.rows, width);
+      }
+      for (Out* const part : {&keys.by_heads.dkey, &keys.by_heads.dvalue}) {
+        *part = take(by_heads && !kept.gradients, segment.slice.end, width / kept.parts);
+      }
+      for (Out* const part : {&keys.by_heads.key, &keys.by_heads.value}) {
+        *part = take(by_heads && !kept.pages, segment.slice.end, width / kept.parts);
       }
     }
     return all;
   }
-  /// One of the matrices of `rows` by part of a piece; empty where it is.
+  /// One of the matrices of own rows by part of a piece; empty where it is.
   [[nodiscard]] std::vector<Out> by_part(const runtime::PackCall& call,
-                                         std::span<const KeyRows<Number>> rows,
+                                         std::span<const SegmentKeys<Number>> keys,
                                          Out KeyRows<Number>::* matrix) const {
     std::vector<Out> parts;
     for (std::size_t i = 0; i < call.segments.size(); ++i) {
-      const Out whole = rows[i].*matrix;
+      const Out whole = keys[i].own.*matrix;
       std::int64_t row = 0;
       for (const runtime::PieceMemory& memory : call.segments[i].pieces) {
         for_each_part(
@@ -773,7 +784,7 @@ class BasicDevice {
   template <class Visit>
     requires std::invocable<Visit&, const SliceAttention<Math>&, Pieces>
   void for_each_slice(const runtime::PackCall& call, std::int64_t layer, Pieces pieces,
-                      std::span<const KeyRows<Number>> keys, Visit visit) {
+                      std::span<const SegmentKeys<Number>> keys, Visit visit) {
     for (std::size_t i = 0; i < call.segments.size(); ++i) {
       const runtime::SegmentMemory& segment = call.segments[i];
       const SliceAttention<Math> slice(math_, part_, page_tokens_, call, segment, keys[i], layer,
@@ -796,11 +807,11 @@ class BasicDevice {
     const Layer<Math, Link> work = whole_layer(model_layer, tensor, link);
     const LayerTensors<Out> gradients = begin_gradients(model_layer);
     const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
-    const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::backward, workspace);
-    const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
-    const std::vector<Out> values = by_part(call, own_keys, &KeyRows<Number>::value);
-    const std::vector<Out> dkeys = by_part(call, own_keys, &KeyRows<Number>::dkey);
-    const std::vector<Out> dvalues = by_part(call, own_keys, &KeyRows<Number>::dvalue);
+    const std::vector<SegmentKeys<Number>> all_keys = segment_keys(call, Pass::backward, workspace);
+    const std::vector<Out> keys = by_part(call, all_keys, &KeyRows<Number>::key);
+    const std::vector<Out> values = by_part(call, all_keys, &KeyRows<Number>::value);
+    const std::vector<Out> dkeys = by_part(call, all_keys, &KeyRows<Number>::dkey);
+    const std::vector<Out> dvalues = by_part(call, all_keys, &KeyRows<Number>::dvalue);
     std::vector<PieceGradients<Number>> scratch;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const auto& rows = pieces[i];
@@ -834,7 +845,7 @@ class BasicDevice {
                             std::span(values).subspan(first, count));
     });
     if (call.recompute == Recompute::full) {
-      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, all_keys, [&](const auto& slice, Pieces own) {
         workspace.rewind(mark);
         slice.forward(own, workspace, link);
       });
@@ -844,7 +855,7 @@ class BasicDevice {
       work.backward_behind_attention(gradients, group, group_scratch, gradient, group_apart);
     });
     std::size_t piece = 0;
-    for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
+    for_each_slice(call, layer, pieces, all_keys, [&](const auto& slice, Pieces own) {
       workspace.rewind(mark);
       const auto own_scratch = std::span(std::as_const(scratch)).subspan(piece, own.size());
       slice.backward(own, own_scratch, workspace, link);

@@ -61,14 +61,25 @@ struct PieceRows {
   OutOf<Number> mid_inverse;    ///< inverse RMS of each row of `mid`
 };
 
-/// Keys, values and gradients of a rank's rows of one slice in the workspace of a unit, each rows x
-/// key width: what F makes for the pages and B reads from the stored gradients, or all there is.
+/// Keys, values and their gradients of some tokens in the workspace of a unit, each rows x key
+/// width.
 template <std::floating_point Number>
 struct KeyRows {
   OutOf<Number> key;     ///< rotated; empty in B where pages hold it
   OutOf<Number> value;   ///< empty in B where pages hold it
   OutOf<Number> dkey;    ///< of the rotated key; empty in F
   OutOf<Number> dvalue;  ///< empty in F
+};
+
+/// What one slice has of them on a rank.
+template <std::floating_point Number>
+struct SegmentKeys {
+  /// Of the rank's rows: what F makes for the pages and B reads from the stored gradients, or all
+  /// there is.
+  KeyRows<Number> own;
+  /// By heads, of all tokens of the sample and the rank's part of the heads: in B what the
+  /// segment's memory does not keep; empty otherwise.
+  KeyRows<Number> by_heads;
 };
 
 /// Rows of a pack that go through operator after operator before the next ones do: most of what the

@@ -154,6 +154,23 @@ class MpiTransport {
     });
   }
 
+  void all_to_all(const runtime::ProcessGroup& process_group,
+                  std::span<const std::span<const std::byte>> from,
+                  std::span<const std::span<std::byte>> into) {
+    runtime::check_all_to_all(process_group, from.size(), into.size());
+    const std::size_t self = process_group.self;
+    require(from[self].size() == into[self].size(),
+            "transport: members of all_to_all must agree on bytes",
+            static_cast<std::int64_t>(into[self].size()));
+    std::copy(from[self].begin(), from[self].end(), into[self].begin());
+    run_collective(process_group, [&](Flight& flight, int tag) {
+      for_each_other(process_group, [&](std::size_t member, std::size_t rank) {
+        flight.receive(comm_, rank, tag, into[member]);
+        flight.send(comm_, rank, tag, from[member]);
+      });
+    });
+  }
+
   template <std::floating_point Element>
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
                  std::span<Element> values) {

@@ -44,6 +44,10 @@ class AnyTransport {
   /// of the ring.
   virtual void ring(const ProcessGroup& process_group, std::size_t hop,
                     std::span<const std::byte> from, std::span<std::byte> into) = 0;
+  /// Gives from[i] to rank i of the group and fills into[i] with what rank i gives this one.
+  virtual void all_to_all(const ProcessGroup& process_group,
+                          std::span<const std::span<const std::byte>> from,
+                          std::span<const std::span<std::byte>> into) = 0;
   /// Gives the values of rank `root` of the group to all of its ranks.
   virtual void broadcast(const ProcessGroup& process_group, std::size_t root,
                          std::span<float> values) = 0;
@@ -115,6 +119,11 @@ class ErasedTransport final : public AnyTransport {
   void ring(const ProcessGroup& process_group, std::size_t hop, std::span<const std::byte> from,
             std::span<std::byte> into) override {
     link_.ring(process_group, hop, from, into);
+  }
+  void all_to_all(const ProcessGroup& process_group,
+                  std::span<const std::span<const std::byte>> from,
+                  std::span<const std::span<std::byte>> into) override {
+    link_.all_to_all(process_group, from, into);
   }
   void broadcast(const ProcessGroup& process_group, std::size_t root,
                  std::span<float> values) override {

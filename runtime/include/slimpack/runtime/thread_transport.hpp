@@ -132,6 +132,34 @@ class BasicThreadTransport {
   /// The ring that began last has moved its bytes for whatever comes next.
   void end_ring() { mover_.follow(ringed_); }
 
+  /// Gives from[i] to member i and fills into[i] with what member i gives this one, its own part
+  /// included. The last member to come moves the bytes of all.
+  void all_to_all(const ProcessGroup& process_group,
+                  std::span<const std::span<const std::byte>> from,
+                  std::span<const std::span<std::byte>> into) {
+    check_all_to_all(process_group, from.size(), into.size());
+    Contribution contribution;
+    contribution.from_each = from;
+    contribution.into_each = into;
+    const auto check = [](Contributions all) {
+      for (std::size_t giver = 0; giver < all.size(); ++giver) {
+        for (std::size_t taker = 0; taker < all.size(); ++taker) {
+          const std::size_t taken = all[taker].into_each[giver].size();
+          require(all[giver].from_each[taker].size() == taken,
+                  "transport: members of all_to_all must agree on bytes",
+                  static_cast<std::int64_t>(taken));
+        }
+      }
+    };
+    run_collective(process_group, contribution, check, [this](Lane lane, Contributions all) {
+      for (std::size_t giver = 0; giver < all.size(); ++giver) {
+        for (std::size_t taker = 0; taker < all.size(); ++taker) {
+          mover_.copy(lane, all[giver].from_each[taker], all[taker].into_each[giver]);
+        }
+      }
+    });
+  }
+
   /// Fills the `values` of all members with those of member `root`.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>

@@ -96,6 +96,8 @@ class Aborted : public std::runtime_error {
 ///   call returns when its result is there. `ring` is one hop, counted from 0, of the ring that the
 ///   process group's `order` describes: it hands `from` to the next member and fills `into` from
 ///   the one before. Reductions combine in the order of members, so that all get equal bits.
+///   `all_to_all` gives from[i] to member i and fills into[i] with what member i gives this one,
+///   as many bytes, its own part included; nothing given overlaps anything filled.
 ///   `all_gather` makes whole what each member holds of [first, last); `reduce_scatter` leaves the
 ///   sum of all members in the [first, last) of each and anything elsewhere.
 /// - `queue_sum` never blocks, in whatever order members call it: a sum is known by its members
@@ -104,16 +106,18 @@ class Aborted : public std::runtime_error {
 ///   Aborted with that sentence.
 /// - `announce` says what the device is about to do, for the sentences of errors.
 template <class Candidate, class Element>
-concept Transport = requires(Candidate& link, const Channel& channel, std::size_t message,
-                             std::span<std::byte> into, std::span<const std::byte> from,
-                             const ProcessGroup& process_group, std::span<Element> values,
-                             std::int64_t tag, std::size_t position, const std::string& text) {
+concept Transport = requires(
+    Candidate& link, const Channel& channel, std::size_t message, std::span<std::byte> into,
+    std::span<const std::byte> from, std::span<const std::span<std::byte>> into_each,
+    std::span<const std::span<const std::byte>> from_each, const ProcessGroup& process_group,
+    std::span<Element> values, std::int64_t tag, std::size_t position, const std::string& text) {
   link.post_receive(channel, message, into);
   link.await_receive(channel, message);
   link.queue_send(channel, message, from);
   { link.send_ended(channel, message) } -> std::same_as<bool>;
   link.await_send(channel, message);
   link.ring(process_group, message, from, into);
+  link.all_to_all(process_group, from_each, into_each);
   link.broadcast(process_group, position, values);
   link.all_reduce(process_group, values, Reduction::sum);
   link.all_gather(process_group, values, position, position);
@@ -123,6 +127,14 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.announce(text);
   link.abort(text);
 };
+
+/// Throws InvalidInput unless an all_to_all has one part a member each way.
+inline void check_all_to_all(const ProcessGroup& process_group, std::size_t from,
+                             std::size_t into) {
+  const std::size_t members = process_group.members.size();
+  require(from == members && into == members, "transport: all_to_all needs one part a member",
+          static_cast<std::int64_t>(from == members ? into : from));
+}
 
 /// Elements [begin, end), of which member i has `part` from begin + i * part on, fewer or none
 /// where the piece ends.

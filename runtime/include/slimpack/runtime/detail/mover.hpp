@@ -29,6 +29,9 @@ struct Contribution {
   std::span<const std::byte> from;
   std::span<std::byte> into;
   std::size_t first = 0, last = 0;  ///< bytes that a member of all_gather brings
+  /// What a member of all_to_all gives each, and where it takes each one's.
+  std::span<const std::span<const std::byte>> from_each{};
+  std::span<const std::span<std::byte>> into_each{};
 };
 using Contributions = std::span<const Contribution>;
 
