@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "planners/candidate_laws.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/price.hpp"
@@ -47,12 +46,17 @@ TEST_CASE("exchange_by_heads: packs change together where that takes less time, 
   for (std::uint64_t seed = 0; seed < test::draws(std::uint64_t{60}); ++seed) {
     CAPTURE(seed);
     Random random(seed + 700);
-    planners::PlanRequest request = test::random_step(random, 30, 12, 1);
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t i = random.between(1, 6); i > 0; --i) {
+      lengths.push_back(random.between(50, 3000));
+    }
+    planners::PlanRequest request = test::request_of(lengths);
     request.dp = 4;
-    request.pp = 1;
-    request.tp = 1;
     request.model.heads = request.model.kv_heads = 8;
     request.cluster.devices_per_node = random.chance(1, 2) ? 2 : 8;
+    // Heads go in pieces, each of which takes the latency.
+    request.cluster.inside.latency_s = random.chance(1, 2) ? 0 : 1e-4;
+    request.cluster.between.latency_s = request.cluster.inside.latency_s;
     const planners::SlimpackProblem problem(request, "slimpack", {});
     const planners::detail::RoundCandidates candidates(problem, "slimpack",
                                                        {WeightState::replicated});

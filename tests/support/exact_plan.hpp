@@ -203,10 +203,38 @@ class ExactPlans {
   }
 
   [[nodiscard]] ExactOptimum run() {
+    for (const std::vector<bool>& by_heads : choices_by_heads()) {
+      by_heads_ = by_heads;
+      run_chosen();
+    }
+    return best_;
+  }
+
+ private:
+  /// All choices of samples to exchange by heads, none at first.
+  [[nodiscard]] std::vector<std::vector<bool>> choices_by_heads() const {
+    std::vector<std::vector<bool>> all{std::vector<bool>(frame_.samples.size())};
+    if (frame_.version < 3) return all;
+    for (std::size_t sample = 0; sample < frame_.samples.size(); ++sample) {
+      const auto ranks =
+          static_cast<std::int64_t>(frame_.groups[index(frame_.sample_group[sample])].size());
+      const std::int64_t heads = frame_.model.kv_heads / frame_.parallel.tp;
+      const bool whole = frame_.samples[sample] <= frame_.memory.cp_block_tokens;
+      if (ranks == 1 || heads % ranks != 0 || whole) continue;
+      const std::size_t count = all.size();
+      for (std::size_t i = 0; i < count; ++i) {
+        all.push_back(all[i]);
+        all.back()[sample] = true;
+      }
+    }
+    return all;
+  }
+
+  void run_chosen() {
     const auto forward = sets_of(Pass::forward), backward = sets_of(Pass::backward);
     if (forward.size() * backward.size() > limits_.most_pairs) {
       best_.proven = false;
-      return best_;
+      return;
     }
     std::vector<SetLoad> before, behind;
     for (const PackSet& set : forward) before.push_back(load_of(set));
@@ -233,10 +261,8 @@ class ExactPlans {
       if (pair.bound >= best_.makespan || !best_.proven) break;
       try_pair(forward[pair.forward], backward[pair.backward]);
     }
-    return best_;
   }
 
- private:
   /// The sets of all groups together, packs of several ranks with the exchanges that make them
   /// shortest.
   [[nodiscard]] std::vector<PackSet> sets_of(Pass pass) const {
@@ -283,8 +309,10 @@ class ExactPlans {
       for (MicroPack& pack : packs) {
         pack.exchange.clear();
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-          pack.exchange.push_back((choice >> slot & 1U) == 0 ? RingMode::pass_kv
-                                                             : RingMode::pass_q);
+          const bool queries = (choice >> slot & 1U) != 0;
+          const RingMode ring = queries ? RingMode::pass_q : RingMode::pass_kv;
+          pack.exchange.push_back(by_heads_[index(pack.slices[slot].sample)] ? RingMode::by_heads
+                                                                             : ring);
         }
       }
       const PricedPlan times = priced(packs);
@@ -356,6 +384,7 @@ class ExactPlans {
   Plan frame_;
   const AnyModel& model_;
   ExactLimits limits_;
+  std::vector<bool> by_heads_;  // of a sample
   ExactOptimum best_;
 };
 

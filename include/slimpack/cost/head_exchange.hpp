@@ -73,7 +73,7 @@ struct LinkPicos {
 }
 
 /// What the exchange by heads of a pack adds to `attention` that waits for no ring: all but one
-/// piece of the shorter of both hides behind the longer, and takes its share of the device from it.
+/// piece of the shorter of both hides behind the longer, from which it takes part of the device.
 /// `terms` are those of the cost model. O(1).
 template <class Terms>
 [[nodiscard]] Picos heads_beside(const Terms& terms, Picos attention, const PackLoad& load,
