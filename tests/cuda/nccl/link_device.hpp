@@ -253,7 +253,12 @@ class LinkDevice {
   void exchange(const runtime::PackCall& call, Pass pass, Link& link) {
     const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
     if (ranks == 1) return;
+    if (std::ranges::any_of(call.segments, cuda::travels_by_heads)) {
+      exchange_by_heads(call, link);
+      exchange_by_heads(call, link);
+    }
     for (const runtime::SegmentMemory& segment : call.segments) {
+      if (segment.exchange == RingMode::by_heads) continue;
       const bool keys = segment.exchange == RingMode::pass_kv;
       const std::int64_t width = keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
       const auto part = [&](std::int64_t owner) {
@@ -271,6 +276,31 @@ class LinkDevice {
                   part(owner(step + 1)));
       }
     }
+  }
+
+  /// Bytes for all other ranks, and from them: the own part would be copied.
+  template <class Link>
+  void exchange_by_heads(const runtime::PackCall& call, Link& link) const {
+    const std::size_t ranks = call.ring.members.size();
+    const auto part = [&](std::size_t owner) {
+      std::int64_t bytes = 0;
+      for (const runtime::SegmentMemory& segment : call.segments) {
+        if (!cuda::travels_by_heads(segment)) continue;
+        const CpShard shard = segment.shard.of(static_cast<std::int64_t>(owner));
+        bytes += shard.between(segment.slice.begin, segment.slice.end).value *
+                     plan_.model.query_width() +
+                 shard.before(segment.slice.end).value * plan_.model.key_width();
+      }
+      return static_cast<std::size_t>(bytes);
+    };
+    std::vector<std::span<const std::byte>> from(ranks);
+    std::vector<std::span<std::byte>> into(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (rank == call.ring.self) continue;
+      from[rank] = some<std::byte>(part(call.ring.self));
+      into[rank] = some<std::byte>(part(rank));
+    }
+    link.all_to_all(call.ring, from, into);
   }
 
   const Plan& plan_;

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/ranks/by_heads_plans.hpp"
 #include "cuda/ranks/shared_plan.hpp"
 #include "link_device.hpp"
 #include "recorder.hpp"
@@ -236,6 +237,28 @@ TEST_CASE("NcclTransport: what ranks that share weights queue meets and ends") {
   MESSAGE(all, " operations, ", groups, " context-parallel groups");
   CHECK(all > 10000);
   CHECK(groups > 50);
+}
+
+TEST_CASE("NcclTransport: what ranks queue for slices by heads meets and ends") {
+  std::int64_t travelling = 0, rings = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    test::ByHeadsOptions options;
+    options.ranks = 2 + static_cast<std::int32_t>(seed % 3);
+    options.mixed = seed % 2 == 0;
+    options.plans.tp = seed % 5 == 0 ? 2 : 1;
+    options.plans.weights = seed % 4 == 1;
+    const Plan plan = test::by_heads_plan(seed, options);
+    Recording ranks(device_count(plan));
+    const auto records = ranks.run(plan);
+    CHECK(replay(records) == "");
+    for (const Record& record : records) CHECK(misplaced(record) == 0);
+    const test::ByHeadsFeatures found = test::by_heads_features(plan);
+    travelling += found.travelling;
+    rings += found.rings;
+  }
+  CHECK(travelling > 100);
+  CHECK(rings > 50);
 }
 
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {

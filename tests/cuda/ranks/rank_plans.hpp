@@ -73,6 +73,22 @@ inline cuda::RankOptions plain_path() {
   return options;
 }
 
+/// Most pieces in which a device's gradients are given to ranks.
+inline std::int64_t most_pieces(const Plan& plan) {
+  std::size_t most = 0;
+  for (std::size_t device = 0; device < device_count(plan); ++device) {
+    std::size_t pieces = 0;
+    const runtime::StageProcessGroups place = cuda::place_of(plan, device);
+    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
+    for (const runtime::Bucket& bucket :
+         runtime::buckets_of(plan.model, plan.stages, place, layout)) {
+      pieces += cuda::layout_of(bucket, plan.parallel.dp, plain_path().piece).pieces().size();
+    }
+    most = std::max(most, pieces);
+  }
+  return static_cast<std::int64_t>(most);
+}
+
 /// The weights that tests begin with, as bf16 has them. Each layer adds little to what it reads, as
 /// in a model that has learned; with weights all alike every layer would magnify the rounding of
 /// those before it.

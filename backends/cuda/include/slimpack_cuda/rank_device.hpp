@@ -3,6 +3,7 @@
 // work.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -601,8 +602,24 @@ class RankDevice {
                                static_cast<std::int32_t>(part_.kv_heads),
                                static_cast<std::int32_t>(part_.head_dim),
                                attention_page(page_tokens_, call.segments.front().shard)};
-    return {call,  keys,         layers, *arena_,
-            part_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
+    return {call,
+            keys,
+            layers,
+            *arena_,
+            part_,
+            page_tokens_,
+            shape,
+            attention_tiles(shape, path_of(shape)),
+            by_heads(call, shape)};
+  }
+
+  /// Attention with a rank's part of the heads; nothing where no slice goes by heads.
+  [[nodiscard]] AttentionWay by_heads(const runtime::PackCall& call, AttentionShape shape) const {
+    if (std::ranges::none_of(call.segments, travels_by_heads)) return {};
+    const auto ranks = static_cast<std::int32_t>(call.ring.members.size());
+    shape.heads /= ranks;
+    shape.kv_heads /= ranks;
+    return {shape, attention_tiles(shape, path_of(shape)), path_of(shape)};
   }
 
   template <class Link>

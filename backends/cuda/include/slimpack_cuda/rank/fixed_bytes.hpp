@@ -43,6 +43,23 @@ inline constexpr std::int64_t kTableRounding = 16;
          (keys / kTile + samples) * size(sizeof(KeyTile)) + 3 * kTableRounding;
 }
 
+/// Most bytes of the tables of a slice by heads: rows of its own tokens in each layer, of its keys
+/// here and on all ranks, and attention's of a part of the heads, or of all on the rank that has
+/// them.
+[[nodiscard]] inline std::int64_t by_heads_table_bytes(const runtime::Segment& segment,
+                                                       std::int64_t layers, std::int64_t page) {
+  const CpShard& shard = segment.shard;
+  const std::int64_t rows = segment.rows.value, end = segment.slice.end.value;
+  const auto pieces = static_cast<std::int64_t>(segment.pieces.size());
+  if (shard.undivided(segment.slice.end)) {
+    return attention_table_bytes(layers, pieces, rows, end, 1, page);
+  }
+  const std::int64_t runs = segment.slice.length() / shard.block + shard.ranks + 2;
+  return (3 * layers + 1) * (4 * rows + kTableRounding) +
+         4 * (shard.before(segment.slice.end).value + end) + 2 * kTableRounding +
+         attention_table_bytes(1, runs, segment.slice.length().value, end, 1, page);
+}
+
 /// Most bytes of the tables of a unit on `layers` layers.
 [[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
                                               const runtime::UnitWork& work, std::int64_t layers) {
@@ -51,12 +68,16 @@ inline constexpr std::int64_t kTableRounding = 16;
       attention_page(plan.memory.page_tokens, cp_shard_of(plan, pack.slices.front().sample, 0));
   const runtime::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
   const std::int64_t rows = part.rows.value;
-  std::int64_t pieces = 0, keys = 0, ring = 0;
+  std::int64_t pieces = 0, keys = 0, ring = 0, by_heads = 0;
   for (const runtime::Segment& segment : part.segments) {
     const CpShard& shard = segment.shard;
     pieces += static_cast<std::int64_t>(segment.pieces.size());
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;
+    if (segment.exchange == RingMode::by_heads) {
+      by_heads += by_heads_table_bytes(segment, layers, page);
+      continue;
+    }
     const Tokens all = largest_owned(shard.ranks, shard.block, Tokens{0}, segment.slice.end);
     const Tokens some =
         largest_owned(shard.ranks, shard.block, segment.slice.begin, segment.slice.end);
@@ -80,7 +101,7 @@ inline constexpr std::int64_t kTableRounding = 16;
          (layers + 1) * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
          attention_table_bytes(layers, pieces, rows, keys,
                                static_cast<std::int64_t>(part.segments.size()), page) +
-         ring;
+         ring + by_heads;
 }
 
 }  // namespace detail

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random plans whose context-parallel groups exchange slices by heads, in a model that has heads
+// for all of their ranks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/ranks/rank_plans.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack::test {
+
+struct ByHeadsOptions {
+  std::int32_t ranks = 2;          ///< of the largest group, one of which is in use
+  std::int64_t queries_a_key = 1;  ///< heads of queries that share a head of keys
+  bool mixed = false;              ///< some slices go round a ring
+  RandomPlanOptions plans = small_plans();
+};
+
+/// How many slices of a plan there are of each kind, F and B alike.
+struct ByHeadsFeatures {
+  std::int64_t travelling = 0;   ///< by heads, on several ranks
+  std::int64_t with_prefix = 0;  ///< of these: behind the sample's first token
+  std::int64_t undivided = 0;    ///< by heads, on one rank
+  std::int64_t rings = 0;        ///< not by heads, in packs where others are
+  std::int64_t full = 0;         ///< travelling ones of B that makes attention again
+  ByHeadsFeatures& operator+=(const ByHeadsFeatures& other) {
+    travelling += other.travelling;
+    with_prefix += other.with_prefix;
+    undivided += other.undivided;
+    rings += other.rings;
+    full += other.full;
+    return *this;
+  }
+};
+
+inline ByHeadsFeatures by_heads_features(const Plan& plan) {
+  ByHeadsFeatures found;
+  for (const MicroPack& pack : plan.micropacks) {
+    const bool some = std::ranges::count(pack.exchange, RingMode::by_heads) > 0;
+    for (std::size_t i = 0; some && i < pack.slices.size(); ++i) {
+      const Slice& slice = pack.slices[i];
+      if (pack.exchange[i] != RingMode::by_heads) {
+        ++found.rings;
+      } else if (cp_shard_of(plan, slice.sample, 0).undivided(slice.end)) {
+        ++found.undivided;
+      } else {
+        ++found.travelling;
+        if (slice.begin > Tokens{}) ++found.with_prefix;
+        if (pack.pass == Pass::backward && pack.recompute == Recompute::full) ++found.full;
+      }
+    }
+  }
+  return found;
+}
+
+/// Has slices go by heads where the ranks of their group divide a device's heads of keys, with
+/// `mixed` two in three of them.
+inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
+  Random random(seed + 31'000);
+  for (MicroPack& pack : plan.micropacks) {
+    const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+    if (plan.model.kv_heads / plan.parallel.tp % ranks != 0) continue;
+    for (RingMode& mode : pack.exchange) {
+      if (!mixed || random.chance(2, 3)) mode = RingMode::by_heads;
+    }
+  }
+}
+
+/// A model in which `ranks` divide the heads of keys of each of `tp` devices.
+inline void give_heads(ModelShape& model, std::int64_t ranks, std::int64_t tp,
+                       std::int64_t queries_a_key) {
+  model.kv_heads = ranks * tp;
+  model.heads = model.kv_heads * queries_a_key;
+  model.hidden = std::max<std::int64_t>(32, 8 * model.heads);
+  model.ffn = std::max<std::int64_t>(48, 16 * model.heads);
+}
+
+/// A valid plan with a slice that travels by heads.
+inline Plan by_heads_plan(std::uint64_t seed, const ByHeadsOptions& options) {
+  RandomPlanOptions drawn = options.plans;
+  drawn.version = 3;
+  drawn.cp_groups = true;
+  drawn.dp = drawn.max_merge = options.ranks;
+  for (std::uint64_t attempt = 0;; ++attempt) {
+    Plan plan = rank_plan(seed + 1'000 * attempt, drawn);
+    give_heads(plan.model, options.ranks, plan.parallel.tp, options.queries_a_key);
+    exchange_by_heads(plan, seed, options.mixed);
+    const bool largest = std::ranges::any_of(plan.sample_group, [&](GroupId group) {
+      return static_cast<std::int32_t>(plan.groups[index(group)].size()) == options.ranks;
+    });
+    const ByHeadsFeatures found = by_heads_features(plan);
+    if (largest && found.travelling > 0 && (!options.mixed || found.rings > 0)) return plan;
+  }
+}
+
+}  // namespace slimpack::test
