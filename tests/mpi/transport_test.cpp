@@ -49,6 +49,11 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
     options.pp = ranks / (*options.dp * *options.tp);
     if (*options.tp > 1) options.version = 2;
     if (*options.dp == 4 && random.chance(1, 2)) options = test::on_nodes(4, 1);
+    if (*options.dp > 1 && random.chance(1, 2)) {
+      options.version = 3;
+      options.cp_groups = true;
+      options.by_heads = true;
+    }
     plans.push_back(test::random_plan(seed, options));
   }
   return plans;
@@ -63,6 +68,7 @@ std::vector<Plan> shared_plans_of_all_ranks(std::size_t count) {
     test::ShardedPlanOptions options;
     options.tp = ranks % 2 == 0 && ranks > 2 && seed % 2 == 1 ? 2 : 1;
     options.dp = ranks / *options.tp;
+    options.by_heads = true;
     plans.push_back(test::random_sharded_plan(seed, options));
   }
   return plans;
@@ -92,7 +98,9 @@ TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave"
 TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
   std::vector<Plan> plans = plans_of_all_ranks(test::draws(15U));
   for (Plan& plan : shared_plans_of_all_ranks(test::draws(9U))) plans.push_back(std::move(plan));
+  test::Features found;
   for (const Plan& plan : plans) {
+    found += test::features_of(plan);
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
     CAPTURE(plan.parallel.tp);
@@ -112,6 +120,7 @@ TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
       CHECK(values_of(mine) == values_of(threads[mpi_rank()]));
     }
   }
+  CHECK((found.merged_heads > 0) == (mpi_ranks() > 1));
 }
 
 TEST_CASE("check_same_plan: ranks with another plan are named to all") {

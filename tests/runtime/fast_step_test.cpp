@@ -244,14 +244,16 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
 TEST_CASE("long slices: rows in several groups and blocks give the oracle's step, merged or not") {
   // Just above 1,024 rows a rank, which is what a group and, at 64 numbers a row, a block holds.
   Plan plan = test::tiny_plan(2, {{0}, {1}, {0, 1}}, {{2060, 2}, {1030, 0}, {40, 1}});
+  plan.version = 3;
+  plan.sample_first = {0, 0, 0};
   plan.model.layers = plan.stages.front().end_layer = 1;
-  plan.model.heads = 2;
+  plan.model.heads = plan.model.kv_heads = 2;
   plan.model.head_dim = 32;
   plan.memory.page_tokens = Tokens{128};
   plan.memory.cp_block_tokens = Tokens{1030};
   plan.memory.head_tile = Tokens{700};
   const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
-  for (const RingMode exchange : {RingMode::pass_kv, RingMode::pass_q}) {
+  for (const RingMode exchange : {RingMode::pass_kv, RingMode::pass_q, RingMode::by_heads}) {
     const Recompute recompute = exchange == RingMode::pass_kv ? Recompute::none : Recompute::full;
     CAPTURE(recompute);
     for (MicroPack& pack : plan.micropacks) {

@@ -25,6 +25,7 @@ class FeatureTable {
     count("all", 1);
     count("merged, kv exchange", found.merged_kv);
     count("merged, q exchange", found.merged_q);
+    count("merged, by heads", found.merged_heads);
     count("rings node by node", rings_node_by_node(plan) ? 1 : 0);
     count("ranks in several groups", found.shared_ranks);
     count("chunks", found.chunks);

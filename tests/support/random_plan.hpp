@@ -25,7 +25,7 @@ namespace slimpack::test {
 /// What to draw. An empty optional is drawn at random; a set one is forced. Bounds are inclusive.
 struct RandomPlanOptions {
   std::int32_t max_dp = 4, max_pp = 4, max_chunks = 3, max_tp = 1;
-  std::int32_t max_merge = 4;
+  std::int32_t min_merge = 2, max_merge = 4;  ///< ranks of a group of several
   std::int32_t max_max_in_flight = 3;
   std::int64_t min_samples = 1, max_samples = 12;
   std::int64_t min_tokens = 5, max_tokens = 60;  ///< one sample in eight has one token instead
@@ -41,10 +41,12 @@ struct RandomPlanOptions {
   std::optional<bool> tied;
   std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a group of several ranks in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
-  std::optional<RingMode> exchange;    ///< one mode for all slices of such groups
-  std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
-  std::optional<bool> uncut;           ///< true: every sample is one slice in either pass
-  bool weights = false;                ///< version 2 plans may leave gradients of weights to W
+  /// One mode for all slices of such groups; by heads for all that may be.
+  std::optional<RingMode> exchange;
+  std::optional<bool> same_cuts;  ///< backward packs are the forward packs reversed
+  std::optional<bool> uncut;      ///< true: every sample is one slice in either pass
+  bool weights = false;           ///< version 2 plans may leave gradients of weights to W
+  bool by_heads = false;  ///< version 3 plans may exchange slices by heads, and have more of them
   std::optional<std::int32_t>
       version;  ///< of the rules; else 1 for two seeds in eight, 3 for three
 };
@@ -576,16 +578,17 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   const std::int32_t dp = plan.parallel.dp;
   for (std::int32_t rank = 0; rank < dp; ++rank) plan.groups.push_back({rank});
   const std::int32_t largest = std::min(dp, options.max_merge);
+  const std::int32_t least = std::min(largest, options.min_merge);
   const bool cp_groups = largest >= 2 && options.cp_groups.value_or(random.chance(1, 2));
   if (cp_groups) {
-    plan.parallel.max_cp = static_cast<std::int32_t>(random.between(2, largest));
+    plan.parallel.max_cp = static_cast<std::int32_t>(random.between(least, largest));
     std::set<std::vector<std::int32_t>> drawn;
     const std::int64_t wanted = random.between(1, 3);
     for (std::int64_t i = 0; i < wanted; ++i) {
       std::vector<std::int32_t> ranks(static_cast<std::size_t>(dp));
       std::iota(ranks.begin(), ranks.end(), 0);
       random.shuffle(std::span(ranks));
-      ranks.resize(static_cast<std::size_t>(random.between(2, plan.parallel.max_cp)));
+      ranks.resize(static_cast<std::size_t>(random.between(least, plan.parallel.max_cp)));
       std::sort(ranks.begin(), ranks.end());
       if (drawn.insert(ranks).second) plan.groups.push_back(ranks);
     }
@@ -618,7 +621,8 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
       if (plan.groups[group].size() > 1) {
         for (std::size_t i = 0; i < slices.size(); ++i) {
           const auto drawn = random.chance(1, 2) ? RingMode::pass_kv : RingMode::pass_q;
-          pack.exchange.push_back(options.exchange.value_or(drawn));
+          const bool by_heads = options.exchange == RingMode::by_heads;  // random_by_heads
+          pack.exchange.push_back(by_heads ? drawn : options.exchange.value_or(drawn));
         }
       }
       if (pass == Pass::backward) {
@@ -644,6 +648,28 @@ inline void random_firsts(std::uint64_t seed, Plan& plan) {
   for (const GroupId group : plan.sample_group) {
     plan.sample_first.push_back(static_cast<std::int32_t>(
         random.below(static_cast<std::uint64_t>(plan.groups[index(group)].size()))));
+  }
+}
+
+/// Exchanges slices by heads, all that may be or by chance, and for that gives the model more heads
+/// where a group's ranks do not divide those of keys.
+inline void random_by_heads(std::uint64_t seed, Plan& plan, bool all) {
+  constexpr std::int64_t kMostHeads = 12;  // of keys on a device
+  Random random(seed + 0x4ead5u);
+  const std::int64_t tp = plan.parallel.tp;
+  for (const std::vector<std::int32_t>& ranks : plan.groups) {
+    const auto size = static_cast<std::int64_t>(ranks.size());
+    const std::int64_t heads = plan.model.kv_heads / tp;
+    if (heads % size == 0 || heads * size > kMostHeads) continue;
+    plan.model.heads *= size;
+    plan.model.kv_heads *= size;
+  }
+  for (MicroPack& pack : plan.micropacks) {
+    const auto size = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+    if (plan.model.kv_heads / tp % size != 0) continue;
+    for (RingMode& mode : pack.exchange) {
+      if (all || random.chance(1, 2)) mode = RingMode::by_heads;
+    }
   }
 }
 
@@ -702,6 +728,10 @@ inline void random_firsts(std::uint64_t seed, Plan& plan) {
   detail::random_micropacks(random, plan, options);
   if (options.weights && plan.version >= 2) detail::random_weights(random, plan);
   if (plan.version >= 3) detail::random_firsts(seed, plan);
+  const bool all_by_heads = options.exchange == RingMode::by_heads;
+  if (plan.version >= 3 && (options.by_heads || all_by_heads)) {
+    detail::random_by_heads(seed, plan, all_by_heads);
+  }
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       plan.prediction.devices.push_back({dp, pp, {}, {}});
@@ -722,7 +752,7 @@ inline void random_firsts(std::uint64_t seed, Plan& plan) {
 /// How many plans show each feature.
 struct Features {
   std::int64_t plans = 0;
-  std::int64_t merged_kv = 0, merged_q = 0, shared_ranks = 0;
+  std::int64_t merged_kv = 0, merged_q = 0, merged_heads = 0, shared_ranks = 0;
   std::int64_t chunks = 0, sharded_head = 0, tied = 0, grouped_queries = 0;
   std::int64_t differing_cuts = 0;
   std::array<std::int64_t, kRecomputeModes> recompute{};
@@ -737,6 +767,7 @@ struct Features {
     plans += other.plans;
     merged_kv += other.merged_kv;
     merged_q += other.merged_q;
+    merged_heads += other.merged_heads;
     shared_ranks += other.shared_ranks;
     chunks += other.chunks;
     sharded_head += other.sharded_head;
@@ -774,7 +805,9 @@ struct Features {
       busy[static_cast<std::size_t>(rank)] = true;
     }
     for (const RingMode exchange : pack.exchange) {
-      (exchange == RingMode::pass_kv ? found.merged_kv : found.merged_q) = 1;
+      (exchange == RingMode::pass_kv  ? found.merged_kv
+       : exchange == RingMode::pass_q ? found.merged_q
+                                      : found.merged_heads) = 1;
     }
     if (pack.pass == Pass::weight) {
       found.weights = 1;
@@ -822,6 +855,7 @@ struct Features {
   };
   add("merged kv", found.merged_kv);
   add("merged q", found.merged_q);
+  add("merged heads", found.merged_heads);
   add("ranks in several merged groups", found.shared_ranks);
   add("chunks", found.chunks);
   add("sharded head", found.sharded_head);

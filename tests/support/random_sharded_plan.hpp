@@ -22,6 +22,7 @@ namespace slimpack::test {
 /// What to draw; an empty optional is drawn at random.
 struct ShardedPlanOptions {
   std::optional<std::int32_t> dp, tp;
+  bool by_heads = false;  ///< as of RandomPlanOptions
 };
 
 namespace detail {
@@ -230,6 +231,7 @@ class RandomRounds {
   plan.target_tokens = std::max<std::int64_t>(1, plan.target_tokens);
   plan.sources.push_back({"random.lengths", static_cast<std::int64_t>(plan.samples.size()), ""});
   detail::random_firsts(seed, plan);
+  if (options.by_heads) detail::random_by_heads(seed, plan, false);
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
     plan.prediction.devices.push_back({dp, 0, {}, {}});
   }

@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/model.hpp"
 #include "slimpack_cpu/ops.hpp"
 
 namespace slimpack::cpu {
@@ -36,6 +37,14 @@ struct AttentionShape {
   /// Width of a row of keys, and of values.
   [[nodiscard]] constexpr std::int64_t key_width() const noexcept { return kv_heads * head_dim; }
 };
+
+/// Rows that meet all keys before the next rows do. What is read and written of the query heads of
+/// one key head in so many rows stays in the cache from one run of keys to the next, so that a pair
+/// costs the same in long slices. At least 1.
+[[nodiscard]] inline std::int64_t attention_rows(const ModelShape& model) noexcept {
+  constexpr std::int64_t kNumbers = 65'536;
+  return std::max<std::int64_t>(1, kNumbers * model.kv_heads / model.query_width());
+}
 
 namespace detail {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one slice to its sample's keys, alone or round the ring of a context-parallel
-// group.
+// Attention of one slice to its sample's keys, alone, round the ring of a context-parallel group or
+// by heads.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/heads_exchange.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 
@@ -80,6 +81,8 @@ class SliceAttention {
       });
     } else if (segment_.exchange == RingMode::pass_kv) {
       forward_keys(pieces, workspace, link);
+    } else if (segment_.exchange == RingMode::by_heads) {
+      by_heads().forward(pieces, each_key(), workspace, link);
     } else {
       forward_queries(pieces, workspace, link);
     }
@@ -101,6 +104,9 @@ class SliceAttention {
       });
     } else if (segment_.exchange == RingMode::pass_kv) {
       backward_keys(pieces, scratch, workspace, link);
+    } else if (segment_.exchange == RingMode::by_heads) {
+      const KeyRun sums = stored_gradients(0, segment_.shard.before(segment_.slice.end).value);
+      by_heads().backward(pieces, scratch, each_key(), sums.dkey, sums.dvalue, workspace, link);
     } else {
       backward_queries(pieces, scratch, workspace, link);
     }
@@ -197,26 +203,13 @@ class SliceAttention {
     });
   }
 
-  /// Numbers of the query heads of one key head in rows that meet all keys before the next rows
-  /// do: what is read and written of them stays in the cache from one run of keys to the next, so
-  /// that a pair costs the same in long slices.
-  static constexpr std::int64_t kBlock = 65'536;
-
-  /// Calls visit(rows done, rows) for blocks of `rows`.
-  template <std::invocable<std::int64_t, std::int64_t> Visit>
-  void cut_rows(std::int64_t rows, Visit visit) const {
-    const std::int64_t most =
-        std::max<std::int64_t>(1, kBlock * model_.kv_heads / model_.query_width());
-    for (std::int64_t i = 0; i < rows; i += most) visit(i, std::min(most, rows - i));
-  }
-
   /// Calls visit(first position, queries) for blocks of the pieces' rows. `scratch` may be empty.
   template <std::invocable<Tokens, const QueryRun&> Visit>
   void for_each_block(Pieces pieces, Scratch scratch, Visit visit) const {
     const std::int64_t q = model_.query_width();
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& piece = pieces[i];
-      cut_rows(piece.rows, [&](std::int64_t k, std::int64_t count) {
+      for_each_part(piece.rows, attention_rows(model_), [&](std::int64_t k, std::int64_t count) {
         QueryRun run{count, {}, {}, {}, {}, {}, {}};
         run.query = detail::rows(piece.query, k, count, q);
         run.attention = detail::rows(piece.attention, k, count, q);
@@ -248,6 +241,20 @@ class SliceAttention {
                                     keys.value, queries.delta, queries.log_sum, queries.dattention,
                                     met);
     }
+  }
+
+  // --- all pass to parts of heads ---
+
+  [[nodiscard]] HeadsAttention<Math> by_heads() const {
+    return {math_, model_, segment_.shard, segment_.slice, call_.ring};
+  }
+  /// What calls its argument with the number of the first key, keys and values of runs of own ones.
+  [[nodiscard]] auto each_key() const {
+    return [this](auto visit) {
+      for_each_own_run(segment_.slice.end, [&](Tokens first, const KeyRun& run) {
+        visit(segment_.shard.before(first).value, In(run.key), In(run.value));
+      });
+    };
   }
 
   // --- keys and values travel ---
@@ -383,13 +390,15 @@ class SliceAttention {
     shard.for_each_run(
         segment_.slice.begin, segment_.slice.end, [&](Tokens first_row, Tokens last_row) {
           const std::int64_t i = shard.between(segment_.slice.begin, first_row).value;
-          cut_rows((last_row - first_row).value, [&](std::int64_t done, std::int64_t count) {
-            const QueryRun queries = queries_at(buffer, rank, i + done, count, backward);
-            const Tokens first = first_row + Tokens{done};
-            for_each_own_run(first + Tokens{count}, [&](Tokens first_key, const KeyRun& keys) {
-              visit(first, queries, first_key, keys);
-            });
-          });
+          for_each_part(
+              (last_row - first_row).value, attention_rows(model_),
+              [&](std::int64_t done, std::int64_t count) {
+                const QueryRun queries = queries_at(buffer, rank, i + done, count, backward);
+                const Tokens first = first_row + Tokens{done};
+                for_each_own_run(first + Tokens{count}, [&](Tokens first_key, const KeyRun& keys) {
+                  visit(first, queries, first_key, keys);
+                });
+              });
         });
   }
 
