@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "cuda/ranks/rank_plans.hpp"
-#include "slimpack/core/random.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "support/random_plan.hpp"
@@ -57,19 +56,6 @@ inline ByHeadsFeatures by_heads_features(const Plan& plan) {
     }
   }
   return found;
-}
-
-/// Has slices go by heads where the ranks of their group divide a device's heads of keys, with
-/// `mixed` two in three of them.
-inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
-  Random random(seed + 31'000);
-  for (MicroPack& pack : plan.micropacks) {
-    const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-    if (plan.model.kv_heads / plan.parallel.tp % ranks != 0) continue;
-    for (RingMode& mode : pack.exchange) {
-      if (!mixed || random.chance(2, 3)) mode = RingMode::by_heads;
-    }
-  }
 }
 
 /// A model in which `ranks` divide the heads of keys of each of `tp` devices.

@@ -214,9 +214,11 @@ TEST_CASE("ranks by heads: attention on tiles, of half of the heads") {
   hopper.major = 9;
   const cuda::ScopedEmulation emulated(hopper);
   Worst worst;
-  for (const auto& [path, dim] : {std::pair{cuda::AttentionPath::wgmma, std::int64_t{64}},
-                                  {cuda::AttentionPath::wgmma, 128},
-                                  {cuda::AttentionPath::mma, 128}}) {
+  using cuda::AttentionPath;
+  for (const auto& way : {std::pair{AttentionPath::wgmma, std::int64_t{64}},
+                          {AttentionPath::wgmma, 128},
+                          {AttentionPath::mma, 128}}) {
+    const std::int64_t dim = way.second;
     const auto seed = static_cast<std::uint64_t>(500 + dim);
     CAPTURE(dim);
     test::ByHeadsOptions options;
@@ -231,7 +233,7 @@ TEST_CASE("ranks by heads: attention on tiles, of half of the heads") {
     plan.model.hidden = dim * plan.model.heads / 2;
     plan.model.ffn = dim * plan.model.heads;
     cuda::RankOptions ranks = test::plain_path();
-    ranks.path = path;
+    ranks.path = way.first;
     check(plan, seed, worst, ranks);
   }
   worst.print();

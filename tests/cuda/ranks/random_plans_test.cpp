@@ -54,7 +54,14 @@ void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& wo
 
 TEST_CASE("ranks: random plans give the oracle's loss and gradients in the simulator's memory") {
   Worst worst;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) check(seed, test::small_plans(), worst);
+  test::RandomPlanOptions options = test::small_plans();
+  options.by_heads = true;
+  std::int64_t by_heads = 0;
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    check(seed, options, worst);
+    by_heads += test::features_of(test::rank_plan(seed, options)).merged_heads;
+  }
+  CHECK(by_heads >= 1);
   worst.print();
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/random.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -45,10 +46,25 @@ inline RandomPlanOptions tensor_parallel_plans(std::int32_t tp) {
   return options;
 }
 
-/// A random plan whose model has sizes that the CUDA backend takes.
+/// Has slices go by heads where the ranks of their group divide a device's heads of keys, with
+/// `mixed` two in three of them.
+inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
+  Random random(seed + 31'000);
+  for (MicroPack& pack : plan.micropacks) {
+    const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+    if (plan.model.kv_heads / plan.parallel.tp % ranks != 0) continue;
+    for (RingMode& mode : pack.exchange) {
+      if (!mixed || random.chance(2, 3)) mode = RingMode::by_heads;
+    }
+  }
+}
+
+/// A random plan whose model has sizes that the CUDA backend takes, some slices by heads where
+/// `by_heads` allows it.
 inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plans()) {
   options.bytes_per_element = 2;
   options.gradient_bytes = 4;
+  const bool by_heads = std::exchange(options.by_heads, false);  // the model's heads are drawn here
   Plan plan = random_plan(seed, options);
   Random random(seed + 1'000);
   ModelShape& model = plan.model;
@@ -62,6 +78,7 @@ inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plan
     model.kv_heads = tp == 2 ? std::int64_t{2} << random.below(2) : 4;
     model.ffn = 8 * tp * random.between(8 / tp, 12 / tp);
   }
+  if (by_heads && plan.version >= 3) exchange_by_heads(plan, seed, true);
   return plan;
 }
 
