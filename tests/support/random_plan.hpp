@@ -41,12 +41,12 @@ struct RandomPlanOptions {
   std::optional<bool> tied;
   std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a group of several ranks in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
-  /// One mode for all slices of such groups; by heads for all that may be.
+  /// One mode for all slices of such groups; by heads for all samples that may be.
   std::optional<RingMode> exchange;
   std::optional<bool> same_cuts;  ///< backward packs are the forward packs reversed
   std::optional<bool> uncut;      ///< true: every sample is one slice in either pass
   bool weights = false;           ///< version 2 plans may leave gradients of weights to W
-  bool by_heads = false;  ///< version 3 plans may exchange slices by heads, and have more of them
+  bool by_heads = false;  ///< version 3 plans may exchange samples by heads, and have more of them
   std::optional<std::int32_t>
       version;  ///< of the rules; else 1 for two seeds in eight, 3 for three
 };
@@ -651,8 +651,8 @@ inline void random_firsts(std::uint64_t seed, Plan& plan) {
   }
 }
 
-/// Exchanges slices by heads, all that may be or by chance, and for that gives the model more heads
-/// where a group's ranks do not divide those of keys.
+/// Exchanges samples by heads, all that may be or by chance, and for that gives the model more
+/// heads where a group's ranks do not divide those of keys.
 inline void random_by_heads(std::uint64_t seed, Plan& plan, bool all) {
   constexpr std::int64_t kMostHeads = 12;  // of keys on a device
   Random random(seed + 0x4ead5u);
@@ -664,11 +664,15 @@ inline void random_by_heads(std::uint64_t seed, Plan& plan, bool all) {
     plan.model.heads *= size;
     plan.model.kv_heads *= size;
   }
+  std::vector<bool> by_heads;
+  for (const GroupId group : plan.sample_group) {
+    const auto size = static_cast<std::int64_t>(plan.groups[index(group)].size());
+    const bool divides = plan.model.kv_heads / tp % size == 0;
+    by_heads.push_back(divides && (all || random.chance(1, 2)));
+  }
   for (MicroPack& pack : plan.micropacks) {
-    const auto size = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-    if (plan.model.kv_heads / tp % size != 0) continue;
-    for (RingMode& mode : pack.exchange) {
-      if (all || random.chance(1, 2)) mode = RingMode::by_heads;
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      if (by_heads[index(pack.slices[i].sample)]) pack.exchange[i] = RingMode::by_heads;
     }
   }
 }

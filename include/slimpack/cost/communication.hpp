@@ -90,7 +90,7 @@ struct WeightRounds {
       }
       bytes.exchange.value +=
           model.layers * (load.kv_received.value * each.kv + load.q_received.value * each.q);
-      by_heads += each.by_heads(load);
+      by_heads += load.heads_sent.value * each.heads;
     }
     const auto count = static_cast<std::int64_t>(ranks);
     bytes.exchange.value += model.layers * (by_heads * (count - 1) / count);

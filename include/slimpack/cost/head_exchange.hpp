@@ -18,8 +18,7 @@ namespace detail {
 /// where `back`, of B, and back from them; its own part is among them.
 [[nodiscard]] constexpr std::int64_t head_bytes(const RingBytes& each, const PackLoad& load,
                                                 bool back) noexcept {
-  return load.heads_sent.value * (back ? each.heads_back : each.heads) +
-         load.heads_kv_sent.value * (back ? each.heads_kv_back : each.heads_kv);
+  return load.heads_sent.value * (back ? each.heads_back : each.heads);
 }
 
 }  // namespace detail

@@ -54,6 +54,12 @@ class LinkShares {
   /// Counts a pack with these loads on the ranks of its group. O(virtual stages + ranks).
   template <class Times>
   void add(PackId id, std::span<const PackLoad> loads, const Times& times) {
+    add(id, loads, times, exchange_bytes(plan_, plan_.micropacks[index(id)]));
+  }
+  /// The same where tokens of the pack bring other bytes.
+  template <class Times>
+  void add(PackId id, std::span<const PackLoad> loads, const Times& times,
+           const ExchangeBytes& each) {
     const MicroPack& pack = plan_.micropacks[index(id)];
     const std::size_t group = index(pack.group);
     const bool forward = pack.pass == Pass::forward;
@@ -61,7 +67,6 @@ class LinkShares {
     for (std::size_t line = 0; line < lines_; ++line) {
       time_[group * lines_ + line] += times.compute(id, static_cast<std::int32_t>(line));
     }
-    const ExchangeBytes each = exchange_bytes(plan_, pack);
     for (std::size_t rank = 0; rank < loads.size(); ++rank) {
       const PackLoad& load = loads[rank];
       Sent& sent = sent_[group][rank];
@@ -69,7 +74,7 @@ class LinkShares {
       if (pack.pass == Pass::backward) sent.backward += load.tokens.value;
       sent.gathered += load.tokens.value * tensor_collectives(pack);
       sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
-      sent.by_heads += each.by_heads(load);
+      sent.by_heads += load.heads_sent.value * each.heads;
       if (forward) sent.head += times.head(id, rank, plan_.parallel.pp - 1);
     }
   }

@@ -15,6 +15,7 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/slice_index.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -136,7 +137,6 @@ inline void add_by_heads(PackLoad& load, const Slice& slice, Tokens own, const C
   add(load.keys, load.alone_keys, slice.end.value);
   ++load.segments;
   load.heads_sent += own;
-  load.heads_kv_sent += shard.before(slice.end);
 }
 
 }  // namespace detail
@@ -182,7 +182,8 @@ inline void add_slot(PackLoad& load, const Plan& plan, const MicroPack& pack, st
     return add_slice(load, slice, RingMode::pass_kv, CpShard{}, tile);
   }
   const CpShard shard = cp_shard_of(plan, slice.sample, rank);
-  if (plan.version < 3 || !shard.undivided(slice.end)) {
+  if (plan.version < 3 || !shard.undivided(slice.end) ||
+      is_by_heads(plan, slice, pack.exchange[slot])) {
     return add_slice(load, slice, pack.exchange[slot], shard, tile);
   }
   load.ranks = shard.ranks;

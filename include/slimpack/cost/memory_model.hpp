@@ -62,17 +62,17 @@ class MemoryModel {
   /// whose backward ends here. Both sum to the same over all packs.
   [[nodiscard]] Bytes keys_values(PackId pack, std::size_t rank,
                                   std::int64_t layers) const noexcept {
-    return Bytes{layers * split_.token.kv * page_.value * entry(pack, rank).pages};
+    return key_bytes(layers * split_.token.kv * page_.value, entry(pack, rank), &Keys::pages);
   }
   /// Gradients of keys and values on one chunk, of samples whose backward begins in this B.
   [[nodiscard]] Bytes begun_gradients(PackId pack, std::size_t rank,
                                       std::int64_t layers) const noexcept {
-    return Bytes{layers * split_.token.kv_gradient * entry(pack, rank).begun.value};
+    return key_bytes(layers * split_.token.kv_gradient, entry(pack, rank), &Keys::begun);
   }
   /// The same of samples whose backward ends in this B.
   [[nodiscard]] Bytes ended_gradients(PackId pack, std::size_t rank,
                                       std::int64_t layers) const noexcept {
-    return Bytes{layers * split_.token.kv_gradient * entry(pack, rank).ended.value};
+    return key_bytes(layers * split_.token.kv_gradient, entry(pack, rank), &Keys::ended);
   }
   /// What B of a pack makes for W on one chunk, from its start to its end, if it leaves weights
   /// apart; else nothing.
@@ -88,12 +88,21 @@ class MemoryModel {
 
  private:
   using ByMode = std::array<Tokens, kRecomputeModes>;
+  struct Keys {
+    std::int64_t pages = 0;  // F: first touched; B: of samples that end here
+    std::int64_t begun = 0;  // B: tokens of samples that keep gradients and begin here
+    std::int64_t ended = 0;  // the same of samples that end here
+  };
   struct Entry {
     ByMode by_mode{};
-    std::int64_t pages = 0;  // F: first touched; B: of samples that end here
-    Tokens begun, ended;     // B: of samples that keep gradients and begin or end here
+    Keys own, by_heads;      // of own tokens with all heads, and of all tokens with a part of them
+    std::int64_t parts = 1;  // those parts
     Tokens made_again;       // B: whose keys and values no page holds
   };
+  [[nodiscard]] static Bytes key_bytes(std::int64_t each, const Entry& entry,
+                                       std::int64_t Keys::* keys) noexcept {
+    return Bytes{each * (entry.own.*keys) + each / entry.parts * (entry.by_heads.*keys)};
+  }
   [[nodiscard]] const Entry& entry(PackId pack, std::size_t rank) const noexcept {
     SLIMPACK_ASSERT(first_[index(pack)] + rank < first_[index(pack) + 1]);
     return entries_[first_[index(pack)] + rank];
@@ -246,19 +255,23 @@ inline void MemoryModel::add_shares(const SliceIndex& backward) {
 
 inline void MemoryModel::add_keys(Entry& entry, const MicroPack& pack, const Slice& slice,
                                   const CpShard& own, KeptKeys kept) const {
-  const auto pages = [&](Tokens end) { return kept.pages ? pages_of(own.before(end), page_) : 0; };
+  const auto pages = [&](Tokens end) {
+    return kept.pages ? pages_of(kept.tokens(own, end), page_) : 0;
+  };
+  Keys& keys = kept.parts > 1 ? entry.by_heads : entry.own;
+  if (kept.parts > 1) entry.parts = kept.parts;
   if (pack.pass == Pass::forward) {
-    entry.pages += pages(slice.end) - pages(slice.begin);
+    keys.pages += pages(slice.end) - pages(slice.begin);
     return;
   }
   // What keeps no gradients is one backward slice.
   const Tokens length = kept.gradients ? plan_->samples[index(slice.sample)] : slice.end;
-  const Tokens tokens = own.before(length);
-  if (slice.begin == Tokens{}) entry.pages += pages(length);
-  if (!kept.pages) entry.made_again += tokens;
+  if (slice.begin == Tokens{}) keys.pages += pages(length);
+  if (!kept.pages) entry.made_again += own.before(length);
   if (!kept.gradients) return;
-  if (slice.end == length) entry.begun += tokens;
-  if (slice.begin == Tokens{}) entry.ended += tokens;
+  const std::int64_t tokens = kept.tokens(own, length).value;
+  if (slice.end == length) keys.begun += tokens;
+  if (slice.begin == Tokens{}) keys.ended += tokens;
 }
 
 inline Tokens MemoryModel::own_tokens(PackId pack, std::size_t rank) const noexcept {

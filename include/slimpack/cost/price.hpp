@@ -67,6 +67,47 @@ namespace slimpack {
   return Bytes{(device_weights(plan, pp).total() * each + parts - 1) / parts};
 }
 
+/// R of each stage of each chunk, chunk by chunk, beside what the units of `shares` send; nothing
+/// where ranks share weights. O(stages x ranks).
+template <CostModel Model>
+[[nodiscard]] std::vector<Nanos> reduce_times(const Plan& plan, const Links& links,
+                                              const std::optional<LinkShares>& shares,
+                                              const Model& model) {
+  const std::int64_t tp = plan.parallel.tp;
+  const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
+  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
+  std::iota(all.begin(), all.end(), 0);
+  const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
+  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+  std::vector<Nanos> reduce(chunks * stages);
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    const Link& link = links.ranks(all, pp);
+    std::vector<Nanos> times;
+    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+      const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
+      times.push_back(model.reduce(bytes, plan.parallel.dp, link));
+    }
+    if (shares) times = shares->beside_units(times, pp, link);
+    if (plan.memory.weights == WeightState::sharded) times.assign(chunks, Nanos{});
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      reduce[chunk * stages + static_cast<std::size_t>(pp)] = times[chunk];
+    }
+  }
+  const std::vector<std::int32_t> tied = tied_stages(plan);
+  if (!tied.empty()) {
+    const Bytes table = part(plan.model.vocab * plan.model.hidden * plan.memory.gradient_bytes);
+    Link link = links.rank(0);
+    for (const std::int32_t dp : all) link = slower(link, links.rank(dp));
+    Nanos slowest;
+    for (const std::int32_t pp : tied) {
+      slowest = std::max(slowest, reduce[static_cast<std::size_t>(pp)]);
+    }
+    slowest += model.reduce(table, static_cast<std::int64_t>(tied.size()), link);
+    for (const std::int32_t pp : tied) reduce[static_cast<std::size_t>(pp)] = slowest;
+  }
+  return reduce;
+}
+
 /// The prices of all units, transfers and collectives of a plan, in nanoseconds; satisfies
 /// UnitTimes.
 ///
@@ -289,7 +330,6 @@ template <CostModel Model>
         std::max(most.filled_pairs2, load.filled_pairs2 - load.alone_filled_pairs2);
     most.keys = std::max(most.keys, load.keys - load.alone_keys);
     most.heads_sent = std::max(most.heads_sent, load.heads_sent);
-    most.heads_kv_sent = std::max(most.heads_kv_sent, load.heads_kv_sent);
   }
   return most;
 }
@@ -300,7 +340,6 @@ template <CostModel Model>
   load.filled_pairs2 = most.filled_pairs2 + load.alone_filled_pairs2;
   load.keys = most.keys + load.alone_keys;
   load.heads_sent = most.heads_sent;
-  load.heads_kv_sent = most.heads_kv_sent;
   return load;
 }
 
@@ -424,35 +463,9 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links,
   // Where ranks share weights, B has summed gradients, and the next F gathers what O updates.
   const bool shared = plan.memory.weights == WeightState::sharded;
   const bool sharded = !shared && plan.memory.optimizer == OptimizerState::sharded;
-  std::vector<std::int32_t> all;
-  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) all.push_back(dp);
-  const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
-  reduce_.resize(chunks * stages_);
-  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-    const Link& link = links.ranks(all, pp);
-    std::vector<Nanos> times;
-    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
-      const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
-      times.push_back(model.reduce(bytes, plan.parallel.dp, link));
-    }
-    if (shares) times = shares->beside_units(times, pp, link);
-    if (shared) times.assign(chunks, Nanos{});
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-      reduce_[chunk * stages_ + static_cast<std::size_t>(pp)] = times[chunk];
-    }
-  }
-  const std::vector<std::int32_t> tied = tied_stages(plan);
-  if (!tied.empty()) {
-    const Bytes table = part(plan.model.vocab * plan.model.hidden * plan.memory.gradient_bytes);
-    Link link = links.rank(0);
-    for (const std::int32_t dp : all) link = slower(link, links.rank(dp));
-    Nanos slowest;
-    for (const std::int32_t pp : tied) {
-      slowest = std::max(slowest, reduce_[static_cast<std::size_t>(pp)]);
-    }
-    slowest += model.reduce(table, static_cast<std::int64_t>(tied.size()), link);
-    for (const std::int32_t pp : tied) reduce_[static_cast<std::size_t>(pp)] = slowest;
-  }
+  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
+  std::iota(all.begin(), all.end(), 0);
+  reduce_ = reduce_times(plan, links, shares, model);
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     const Bytes gathered =
         sharded ? part(device_weights(plan, pp).total() * plan.model.bytes_per_element) : Bytes{};

@@ -14,14 +14,9 @@ namespace slimpack {
 /// Bytes that one received token brings per layer, or by heads one token that passes to the parts
 /// of heads, whole, of which a rank keeps its own part; what a full recomputation repeats is added.
 struct ExchangeBytes {
-  std::int64_t kv = 0;        ///< RingMode::pass_kv: of a token whose keys and values arrive
-  std::int64_t q = 0;         ///< RingMode::pass_q: of a token whose queries arrive
-  std::int64_t heads = 0;     ///< RingMode::by_heads: of a token of the slice
-  std::int64_t heads_kv = 0;  ///< RingMode::by_heads: of a token before the slice's end
-  /// What a rank with this load has to do with in a layer by heads, its own part included.
-  [[nodiscard]] constexpr std::int64_t by_heads(const PackLoad& load) const noexcept {
-    return load.heads_sent.value * heads + load.heads_kv_sent.value * heads_kv;
-  }
+  std::int64_t kv = 0;     ///< RingMode::pass_kv: of a token whose keys and values arrive
+  std::int64_t q = 0;      ///< RingMode::pass_q: of a token whose queries arrive
+  std::int64_t heads = 0;  ///< RingMode::by_heads: of an own token
 };
 
 /// What a MicroPack's ring brings in its pass; a weight pack has none. O(1).
@@ -29,14 +24,13 @@ struct ExchangeBytes {
                                                      const MicroPack& pack) noexcept {
   const RingBytes ring =
       ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
-  const ExchangeBytes forward{ring.kv, ring.q, ring.heads, ring.heads_kv};
+  const ExchangeBytes forward{ring.kv, ring.q, ring.heads};
   if (pack.pass == Pass::forward) return forward;
-  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back, ring.heads_back, ring.heads_kv_back};
+  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back, ring.heads_back};
   if (pack.recompute == Recompute::full) {
     bytes.kv += forward.kv;
     bytes.q += forward.q;
     bytes.heads += forward.heads;
-    bytes.heads_kv += forward.heads_kv;
   }
   return bytes;
 }

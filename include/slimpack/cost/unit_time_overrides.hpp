@@ -16,21 +16,31 @@
 
 namespace slimpack {
 
-/// Satisfies UnitTimes: F, B and W take the times of `compute`, everything else what `prices` says.
+/// Satisfies UnitTimes: F, B and W take the times of `compute`, R those of `reduce` where there are
+/// any, everything else what `prices` says.
 /// For systems that run the units of a plan in a way that no plan can express. Answers are O(1).
 class UnitTimeOverrides {
  public:
   /// `compute` has one time for each MicroPack and virtual stage, those of a MicroPack together.
-  /// Throws InvalidInput if its size is another or a time is negative. O(times).
-  UnitTimeOverrides(const Plan& plan, PricedPlan prices, std::vector<Nanos> compute)
+  /// `reduce` has one a chunk and stage, those of a chunk together, or none.
+  /// Throws InvalidInput if a size is another or a time is negative. O(times).
+  UnitTimeOverrides(const Plan& plan, PricedPlan prices, std::vector<Nanos> compute,
+                    std::vector<Nanos> reduce = {})
       : prices_(std::move(prices)),
         compute_(std::move(compute)),
+        reduce_(std::move(reduce)),
+        stages_(static_cast<std::size_t>(plan.parallel.pp)),
         virtual_stages_(static_cast<std::size_t>(virtual_stages_of(plan).size())) {
     require(compute_.size() == plan.micropacks.size() * virtual_stages_,
             "UnitTimeOverrides: there must be a time for each MicroPack and virtual stage",
             static_cast<std::int64_t>(compute_.size()));
-    for (const Nanos time : compute_) {
-      require(time >= Nanos{}, "UnitTimeOverrides: a time must be >= 0", time.value);
+    require(reduce_.empty() || reduce_.size() == virtual_stages_,
+            "UnitTimeOverrides: there must be a time for each chunk and stage",
+            static_cast<std::int64_t>(reduce_.size()));
+    for (const std::vector<Nanos>* times : {&compute_, &reduce_}) {
+      for (const Nanos time : *times) {
+        require(time >= Nanos{}, "UnitTimeOverrides: a time must be >= 0", time.value);
+      }
     }
   }
 
@@ -47,9 +57,10 @@ class UnitTimeOverrides {
                                std::size_t rank) const noexcept {
     return prices_.transfer(pack, virtual_stage, rank);
   }
-  /// As the prices say.
+  /// The time given, or as the prices say.
   [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const noexcept {
-    return prices_.reduce(pp, chunk);
+    if (reduce_.empty()) return prices_.reduce(pp, chunk);
+    return reduce_[static_cast<std::size_t>(chunk) * stages_ + static_cast<std::size_t>(pp)];
   }
   /// As the prices say.
   [[nodiscard]] Nanos optimizer(std::int32_t dp, std::int32_t pp) const noexcept {
@@ -59,7 +70,8 @@ class UnitTimeOverrides {
  private:
   PricedPlan prices_;
   std::vector<Nanos> compute_;
-  std::size_t virtual_stages_;
+  std::vector<Nanos> reduce_;
+  std::size_t stages_, virtual_stages_;
 };
 static_assert(UnitTimes<UnitTimeOverrides>);
 

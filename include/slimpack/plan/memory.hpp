@@ -36,10 +36,8 @@ struct RingBytes {
   std::int64_t q = 0;        ///< RingMode::pass_q, forward: queries and partial outputs
   std::int64_t q_back = 0;   ///< RingMode::pass_q, backward (in place of `q`)
   // RingMode::by_heads, of a token's whole heads, into attention and out of it.
-  std::int64_t heads = 0;          ///< forward, of a token of the slice: query, output, log-sum-exp
-  std::int64_t heads_back = 0;     ///< backward (in place of `heads`)
-  std::int64_t heads_kv = 0;       ///< forward, of a token before the slice's end: key and value
-  std::int64_t heads_kv_back = 0;  ///< backward (in place of `heads_kv`)
+  std::int64_t heads = 0;       ///< forward: query, key, value, output, log-sum-exp
+  std::int64_t heads_back = 0;  ///< backward (in place of `heads`)
   friend bool operator==(const RingBytes&, const RingBytes&) = default;
 };
 
@@ -94,10 +92,8 @@ struct TokenWidths {
           2 * widths.key * size.gradient,
           queries + log_sums,
           queries + widths.query * size.gradient + 2 * log_sums,
-          queries + log_sums,
-          queries + widths.query * size.element + 2 * log_sums,
-          keys,
-          2 * keys};
+          queries + keys + log_sums,
+          queries + widths.query * size.element + keys + 2 * log_sums};
 }
 /// The same of all heads of a model.
 [[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
@@ -105,13 +101,10 @@ struct TokenWidths {
   return ring_bytes(token_widths(model), size);
 }
 
-/// Buffers of RingMode::by_heads in one pass, of a token's whole heads: `own` are packed for other
-/// ranks, or have come from them; of `all` tokens each rank has a part of the heads.
+/// Buffers of RingMode::by_heads in one pass, of a token's whole heads.
 struct HeadBuffers {
-  std::int64_t own = 0;     ///< of a token of the slice that the rank owns
-  std::int64_t own_kv = 0;  ///< of a token before the slice's end that the rank owns
-  std::int64_t all = 0;     ///< of a token of the slice, over the ranks
-  std::int64_t all_kv = 0;  ///< of a token before the slice's end, over the ranks
+  std::int64_t own = 0;  ///< of an own token of a slice: packed for other ranks, or come from them
+  std::int64_t all = 0;  ///< of any token of a slice, of whose heads each rank has a part
   friend bool operator==(const HeadBuffers&, const HeadBuffers&) = default;
 };
 
@@ -135,9 +128,8 @@ struct LayerBytes {
   std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
   std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
   std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
-  /// `by_heads`: of a token of the slice, and of one before its end, whole heads that are sent or
-  /// come home, and those that a rank has a part of.
-  HeadBuffers heads_exchange, heads_exchange_back;
+  HeadBuffers heads_exchange;         ///< `by_heads`, forward
+  HeadBuffers heads_exchange_back;    ///< `by_heads`, backward
   /// Workspace of B for a token whose sample is one slice in either pass (`kept_keys`).
   [[nodiscard]] constexpr std::int64_t uncut_workspace(Recompute mode) const noexcept {
     return backward_workspace[static_cast<std::size_t>(mode)] + (mode == Recompute::full ? kv : 0);
@@ -181,13 +173,13 @@ struct LayerBytes {
   bytes.kv_exchange_back = part(2 * ring.kv_back);
   bytes.q_exchange = part(2 * ring.q);
   bytes.q_exchange_back = part(2 * ring.q_back);
-  // Query, output and statistic; in backward two statistics, and gradients as they are summed.
+  // What has come, and the same in the order of tokens; in backward keys and values that no page
+  // holds, and gradients as they are summed.
   const std::int64_t log_sum = widths.heads * size.statistic;
-  bytes.heads_exchange = {part(query + log_sum), part(ring.kv), part(2 * query + log_sum),
-                          part(ring.kv)};
-  bytes.heads_exchange_back = {part(2 * query + 2 * log_sum), part(ring.kv),
-                               part(2 * query + widths.query * size.gradient + 2 * log_sum),
-                               part(ring.kv + ring.kv_back)};
+  bytes.heads_exchange = {part(query + ring.kv + log_sum), part(3 * query + ring.kv + log_sum)};
+  bytes.heads_exchange_back = {
+      part(2 * query + ring.kv + 2 * log_sum),
+      part(4 * query + 2 * ring.kv + 4 * log_sum + widths.query * size.gradient + ring.kv_back)};
   return bytes;
 }
 
@@ -259,30 +251,34 @@ struct SplitBytes {
          (back ? layer.q_exchange_back : layer.q_exchange);
 }
 
-/// Buffers of all slices of a pack that its ranks exchange by heads, on the rank that needs most;
-/// those that one rank owns up to their end need none. O(slices x ranks).
+/// Whether a slice of a group of several ranks is exchanged by heads, `exchange` being its mode:
+/// not where one rank owns the whole sample. The sample must exist.
+[[nodiscard]] inline bool is_by_heads(const Plan& plan, const Slice& slice, RingMode exchange) {
+  return exchange == RingMode::by_heads &&
+         plan.samples[index(slice.sample)] > plan.memory.cp_block_tokens;
+}
+
+/// Buffers of all slices of a pack that its ranks exchange by heads, on the rank that needs most.
+/// O(slices x ranks).
 [[nodiscard]] inline std::int64_t head_buffer_bytes(const Plan& plan, const MicroPack& pack,
                                                     const LayerBytes& layer) {
-  const auto by_heads = [](RingMode mode) { return mode == RingMode::by_heads; };
-  if (std::ranges::none_of(pack.exchange, by_heads)) return 0;
+  if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return 0;
   const std::size_t ranks = plan.groups[index(pack.group)].size();
   const HeadBuffers& each =
       pack.pass == Pass::backward ? layer.heads_exchange_back : layer.heads_exchange;
-  std::int64_t most = 0, all = 0;
+  Tokens most, all;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    std::int64_t own = 0;
+    Tokens own;
     for (std::size_t i = 0; i < pack.slices.size(); ++i) {
       const Slice& slice = pack.slices[i];
-      const CpShard shard = cp_shard_of(plan, slice.sample, rank);
-      if (!by_heads(pack.exchange[i]) || shard.undivided(slice.end)) continue;
-      own += shard.between(slice.begin, slice.end).value * each.own +
-             shard.before(slice.end).value * each.own_kv;
-      if (rank == 0) all += slice.length().value * each.all + slice.end.value * each.all_kv;
+      if (!is_by_heads(plan, slice, pack.exchange[i])) continue;
+      own += cp_shard_of(plan, slice.sample, rank).between(slice.begin, slice.end);
+      if (rank == 0) all += slice.length();
     }
     most = std::max(most, own);
   }
   const auto count = static_cast<std::int64_t>(ranks);
-  return most + (all + count - 1) / count;
+  return most.value * each.own + (all.value * each.all + count - 1) / count;
 }
 
 /// Pages of `page` tokens that hold `tokens`. `page` must be > 0.
@@ -294,22 +290,33 @@ struct SplitBytes {
 struct KeptKeys {
   bool pages = true;      ///< keys and values, from F to the sample's last B
   bool gradients = true;  ///< their gradients, from the sample's first B to its last
+  /// Ranks of the group where each has those of all tokens for its part of the heads; 1: each has
+  /// those of its own tokens.
+  std::int64_t parts = 1;
+  /// Tokens of [0, end) whose keys and values are on a rank.
+  [[nodiscard]] constexpr Tokens tokens(const CpShard& own, Tokens end) const noexcept {
+    return parts > 1 ? end : own.before(end);
+  }
   friend bool operator==(const KeptKeys&, const KeptKeys&) = default;
 };
 
 /// By sample, what its keys and values leave behind. In version 1 everything; since then a sample
 /// that is one backward slice has its gradients in B's workspace, and where it is one forward slice
-/// too and its backward pack is `full`, B makes its keys and values again. The slices must name
-/// samples that exist. O(slices).
+/// too and its backward pack is `full`, B makes its keys and values again. Slices by heads divide
+/// them by heads. The slices must name samples that exist. O(slices).
 [[nodiscard]] inline std::vector<KeptKeys> kept_keys(const Plan& plan) {
   std::vector<KeptKeys> kept(plan.samples.size());
   if (plan.version < 2) return kept;
   const auto for_each_slice = [&](Pass pass, const auto& visit) {
     for (const MicroPack& pack : plan.micropacks) {
       if (pack.pass != pass) continue;
-      for (const Slice& slice : pack.slices) {
-        const Tokens length = plan.samples[index(slice.sample)];
-        visit(pack, kept[index(slice.sample)], slice.length() == length);
+      for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+        const Slice& slice = pack.slices[i];
+        KeptKeys& keys = kept[index(slice.sample)];
+        visit(pack, keys, slice.length() == plan.samples[index(slice.sample)]);
+        if (i < pack.exchange.size() && is_by_heads(plan, slice, pack.exchange[i])) {
+          keys.parts = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+        }
       }
     }
   };

@@ -46,7 +46,8 @@ enum class Pass : std::uint8_t { forward, backward, weight };
 
 /// How the ranks of a context-parallel group attend to a slice together: keys and values travel
 /// round their ring, or queries and partial outputs do, or each rank attends with a part of the
-/// heads to all of it (since version 3; docs/equations.md, "Exchange by heads").
+/// heads to all of it (since version 3; all slices of a sample or none; docs/equations.md,
+/// "Exchange by heads").
 enum class RingMode : std::uint8_t { pass_kv, pass_q, by_heads };
 
 /// What a forward pass keeps for the backward pass, per token and layer (docs/equations.md).

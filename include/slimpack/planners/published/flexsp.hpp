@@ -91,7 +91,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       plan.memory.weights = WeightState::sharded;
     }
     Bytes exchanged;
-    std::vector<Nanos> compute;
+    std::vector<Nanos> compute, reduce;
     const PricedPlan prices(plan);
     std::visit(
         [&](const auto& model) {
@@ -100,9 +100,10 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
           compute = units;
           if (settings.shard_weights)
             in_rounds(plan, batches, prices, links, model, alone, compute);
+          reduce = reduce_beside(plan, prices, links, model, compute);
         },
         make_model(plan));
-    UnitTimeOverrides times(plan, prices, std::move(compute));
+    UnitTimeOverrides times(plan, prices, std::move(compute), std::move(reduce));
     schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, request_.runtime);
     const bool groups = plan.parallel.max_cp > 1;
     if (!groups && !settings.shard_weights) return plan;
@@ -207,6 +208,30 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       }
     }
     return {std::move(compute), std::move(alone)};
+  }
+
+  /// R beside the all-to-alls of units that take `compute`.
+  template <CostModel Model>
+  [[nodiscard]] static std::vector<Nanos> reduce_beside(const Plan& plan, const PricedPlan& prices,
+                                                        const Links& links, const Model& model,
+                                                        const std::vector<Nanos>& compute) {
+    if (!plan.cluster.small.shared_links || plan.parallel.dp == 1) return {};
+    const HeadSplitTimes heads(plan, model);
+    const UnitTimeOverrides times(plan, prices, compute);
+    std::optional<LinkShares> shares(std::in_place, plan, links);
+    std::vector<PackLoad> loads;
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      const MicroPack& pack = plan.micropacks[i];
+      const std::size_t ranks = plan.groups[index(pack.group)].size();
+      PackLoad load = heads.load(pack.slices, static_cast<std::int64_t>(ranks), pack.pass);
+      load.heads_sent = load.tokens;
+      loads.assign(ranks, load);
+      const HeadSplitPass moved = head_split_pass(
+          head_split_bytes(plan, static_cast<std::int64_t>(ranks)), pack.pass, pack.recompute);
+      const std::int64_t bytes = (moved.in + moved.out) * plan.parallel.tp;
+      shares->add(static_cast<PackId>(i), loads, times, {0, 0, bytes});
+    }
+    return reduce_times(plan, links, shares, model);
   }
 
   /// Adds the traffic of sharded weights to F and B of a plan's rounds and lets every unit of a

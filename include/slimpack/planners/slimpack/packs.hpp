@@ -17,6 +17,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"
+#include "slimpack/planners/slimpack/exchange.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/queue_segments.hpp"
@@ -30,22 +31,6 @@
 namespace slimpack::planners {
 
 namespace detail {
-
-/// The ring mode that sends fewer bytes for a slice; `pass_q` where both send as many.
-[[nodiscard]] inline RingMode cheaper_exchange(const Slice& slice, Pass pass,
-                                               const ModelShape& model,
-                                               std::int64_t gradient_bytes) {
-  const std::int64_t element = model.bytes_per_element;
-  const std::int64_t log_sum = model.heads * model.statistic_bytes();
-  std::int64_t keys = 2 * model.key_width() * element;
-  std::int64_t queries = 2 * model.query_width() * element + log_sum;
-  if (pass == Pass::backward) {
-    keys += 2 * model.key_width() * gradient_bytes;
-    queries += model.query_width() * gradient_bytes + log_sum;
-  }
-  const Int128 by_keys = Int128{slice.end.value} * keys;
-  return by_keys < Int128{slice.length().value} * queries ? RingMode::pass_kv : RingMode::pass_q;
-}
 
 /// How many packs a segment of `work` is cut into, where the fullest rank with work `most` has
 /// `full` packs: in proportion, to the nearest, at least one.

@@ -25,6 +25,7 @@
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
+#include "slimpack/planners/slimpack/exchange.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/planners/slimpack/refine.hpp"
@@ -426,6 +427,20 @@ class SlimpackSearches {
   std::vector<SearchResult> found_;  // by the stages of the last search
 };
 
+/// The plan with samples exchanged by heads where that takes less time, if it fits and its step is
+/// faster: nothing else changes. For one simulation of the step, if the budget has it left.
+inline void try_heads(Plan& plan, const PlanRequest& request, SimulationCounter& counter) {
+  Plan heads = plan;
+  heads.version = kPlanVersion;
+  exchange_by_heads(heads);
+  if (heads.micropacks == plan.micropacks) return;
+  const std::array<std::int64_t, 1> step{counter.step_devices()};
+  counter.run(step, 0, [&](std::size_t) {
+    if (predict(heads, request)) return;
+    if (heads.prediction.iteration < plan.prediction.iteration) plan = std::move(heads);
+  });
+}
+
 }  // namespace detail
 
 SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std::string_view name,
@@ -450,6 +465,9 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
   if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights, 0);
   if (auto* plan = std::get_if<Plan>(&best->result)) {
+    if (options.merging && request.effort != Effort::fast) {
+      detail::try_heads(*plan, request, counter);
+    }
     plan->prediction.lower_bound =
         std::visit(
             [&](const auto& model) { return iteration_bound(*plan, model, problem.lengths()); },

@@ -136,9 +136,9 @@ class SlimpackProblem {
   }
 
   /// What slices cost on the fullest stage of a group of ranks, in packs that caches hold or in
-  /// large ones.
+  /// large ones. Several ranks exchange in a ring, or `by_heads`.
   [[nodiscard]] PassCosts costs(const Plan& plan, const std::vector<std::int32_t>& group,
-                                PackSize size = PackSize::cached) const {
+                                PackSize size = PackSize::cached, bool by_heads = false) const {
     StageLoad stage;
     stage.layers = most_layers(plan.stages, plan.parallel.pp);
     stage.tensor_parallel = plan.parallel.tp;
@@ -146,7 +146,9 @@ class SlimpackProblem {
     stage.tensor_link = links.tensor(group.front(), 0);
     stage.exchange_link = links.ranks(group, 0);
     stage.exchange_hops = links.ring(group, 0).hops_between();
-    return CostProbe(model_, stage, static_cast<std::int64_t>(group.size()), size).passes();
+    stage.node_ranks = links.fewest_on_node(group, 0);
+    return CostProbe(model_, stage, static_cast<std::int64_t>(group.size()), size, by_heads)
+        .passes();
   }
 
   /// A plan with stages, degrees and placement of these settings, without samples.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
@@ -23,6 +24,7 @@
 #include "slimpack/planners/search/detail/sp_groups.hpp"
 #include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/exchange.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/packs.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
@@ -41,6 +43,7 @@ struct RoundSettings {
   std::size_t degrees = 1;    ///< sizes of groups: 1, 2, 4 .. ranks
   Tokens cp_block{128};       ///< of samples that several ranks share
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
+  bool by_heads = false;  ///< packs exchange by heads where that takes less time than rings
 };
 
 namespace detail {
@@ -76,6 +79,9 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     }
     const std::size_t degrees = space_.add("", &RoundSettings::degrees, sizes, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
+    std::vector<bool> exchanges{true, false};
+    if (request_.model.kv_heads / request_.tp < 2) exchanges = {false};
+    space_.add("by_heads", &RoundSettings::by_heads, exchanges);
     const std::size_t middle = blocks.size() / 2;
     for (std::size_t j = 0; j < weights.size(); ++j) {
       for (std::size_t i = 0; i < modes.size(); ++i) {
@@ -115,6 +121,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     both.per_token += back.per_token;
     both.per_pair2 += back.per_pair2;
     spread_samples(plan, both);
+    if (settings.by_heads) exchange_by_heads(plan);
     if (settings.fit_modes) fit_modes(plan);
     add_orders(plan);
     return plan;
@@ -142,11 +149,13 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   /// The time of each sample on groups of 1, 2, 4 .. ranks.
   [[nodiscard]] std::vector<SpTimes> sample_times(const Plan& plan,
                                                   const RoundSettings& settings) const {
-    std::vector<PassCosts> costs;
+    std::vector<std::vector<PassCosts>> costs(settings.degrees);  // in a ring, by heads
     for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
       std::vector<std::int32_t> group(std::size_t{1} << degree);
       std::iota(group.begin(), group.end(), 0);
-      costs.push_back(problem_.costs(plan, group, PackSize::large));
+      costs[degree].push_back(problem_.costs(plan, group, PackSize::large));
+      if (!settings.by_heads || !divides_heads(plan, group.size())) continue;
+      costs[degree].push_back(problem_.costs(plan, group, PackSize::large, true));
     }
     const ModeChoice mode(settings.recompute);
     std::vector<SpTimes> times(plan.samples.size());
@@ -157,9 +166,13 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
         continue;
       }
       for (std::size_t degree = 0; degree < settings.degrees; ++degree) {
-        times[sample].push_back(std::max<std::int64_t>(
-            1, problem_.part(plan.samples[sample], mode, costs[degree], std::int32_t{1} << degree,
-                             plan.memory.cp_block_tokens, false, true)));
+        std::int64_t least = std::numeric_limits<std::int64_t>::max();
+        for (const PassCosts& cost : costs[degree]) {
+          least = std::min(
+              least, problem_.part(plan.samples[sample], mode, cost, std::int32_t{1} << degree,
+                                   plan.memory.cp_block_tokens, false, true));
+        }
+        times[sample].push_back(std::max<std::int64_t>(1, least));
       }
     }
     return times;
@@ -207,21 +220,42 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       first += ranks[i];
     }
   }
-  /// The ranks of each group; those that no group has go to the one that takes longest.
+  /// The ranks of each group. Of those that no group has, groups that are done no later with twice
+  /// as many take what they can, the slowest first; the rest goes to the slowest.
   [[nodiscard]] std::vector<std::int32_t> all_ranks(std::span<const SpGroup> groups,
                                                     std::span<const SpTimes> times) const {
-    std::vector<std::int32_t> ranks;
-    std::size_t slowest = 0;
-    std::int64_t most = -1;
+    std::vector<std::size_t> degrees;
+    const auto load = [&](std::size_t group, std::size_t degree) {
+      std::int64_t sum = 0;
+      for (const std::size_t sample : groups[group].samples) sum += times[sample][degree];
+      return sum;
+    };
+    std::vector<std::int64_t> loads;
+    std::int32_t left = request_.dp;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      ranks.push_back(std::int32_t{1} << groups[i].degree);
-      std::int64_t load = 0;
-      for (const std::size_t sample : groups[i].samples) load += times[sample][groups[i].degree];
-      if (load <= most) continue;
-      most = load;
-      slowest = i;
+      degrees.push_back(groups[i].degree);
+      loads.push_back(load(i, degrees[i]));
+      left -= std::int32_t{1} << degrees[i];
     }
-    ranks[slowest] += request_.dp - std::accumulate(ranks.begin(), ranks.end(), 0);
+    const auto slowest = static_cast<std::size_t>(std::ranges::max_element(loads) - loads.begin());
+    const std::int64_t most = loads[slowest];
+    while (left > 0) {
+      std::size_t best = groups.size();
+      for (std::size_t i = 0; i < groups.size(); ++i) {
+        const bool fits =
+            degrees[i] + 1 < times.front().size() && std::int32_t{1} << degrees[i] <= left;
+        if (fits && load(i, degrees[i] + 1) <= most &&
+            (best == groups.size() || loads[i] > loads[best])) {
+          best = i;
+        }
+      }
+      if (best == groups.size()) break;
+      left -= std::int32_t{1} << degrees[best];
+      loads[best] = load(best, ++degrees[best]);
+    }
+    std::vector<std::int32_t> ranks;
+    for (const std::size_t degree : degrees) ranks.push_back(std::int32_t{1} << degree);
+    ranks[slowest] += left;
     return ranks;
   }
 

@@ -233,18 +233,37 @@ inline void check_groups(const Plan& plan, Findings& found, Sound& sound) {
 /// An exchange by heads gives each rank of a group as many of the keys' heads.
 inline void check_by_heads(const Plan& plan, const MicroPack& pack, const Where& where,
                            Findings& found) {
-  const auto by_heads = [](RingMode mode) { return mode == RingMode::by_heads; };
-  if (std::ranges::none_of(pack.exchange, by_heads)) return;
-  if (plan.version < 3) {
-    found.add(0, "micropack", where, "exchange by heads needs version 3");
-  }
+  if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return;
+  if (plan.version < 3) found.add(0, "micropack", where, "exchange by heads needs version 3");
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-  if (plan.parallel.tp > 0 && ranks > 0 && plan.model.kv_heads / plan.parallel.tp % ranks != 0) {
+  const std::int64_t heads = plan.parallel.tp > 0 ? plan.model.kv_heads / plan.parallel.tp : 0;
+  if (ranks > 0 && heads % ranks != 0) {
     found.add(0, "micropack", where, [&] {
-      return "exchange by heads needs ranks that divide the " +
-             std::to_string(plan.model.kv_heads / plan.parallel.tp) +
-             " heads of keys of a device, got " + std::to_string(ranks);
+      return "exchange by heads needs a number of ranks that divides the " + std::to_string(heads) +
+             " key heads of a device, got " + std::to_string(ranks);
     });
+  }
+}
+
+/// All slices of a sample are exchanged by heads, or none is.
+inline void check_samples_by_heads(const Plan& plan, Findings& found) {
+  constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  std::vector<std::array<std::size_t, 2>> first(plan.samples.size(), {kNone, kNone});
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    for (std::size_t k = 0; k < std::min(pack.exchange.size(), pack.slices.size()); ++k) {
+      const std::size_t sample = index(pack.slices[k].sample);
+      if (sample >= plan.samples.size()) continue;
+      const std::size_t mine = pack.exchange[k] == RingMode::by_heads ? 1 : 0;
+      if (first[sample][mine] == kNone) first[sample][mine] = i;
+      const std::size_t other = first[sample][1 - mine];
+      if (other == kNone) continue;
+      found.add(0, "micropack", Where{}.sample(sample).pack(i), [&] {
+        return "the slices of a sample are all exchanged by heads or none is; not so with those of "
+               "MicroPack " +
+               std::to_string(other);
+      });
+    }
   }
 }
 
@@ -407,6 +426,7 @@ inline void check_shared_weights(const Plan& plan, Findings& found) {
     check_devices(plan, found);
   }
   check_packs(plan, found);
+  check_samples_by_heads(plan, found);
   check_shared_weights(plan, found);
   return sound;
 }

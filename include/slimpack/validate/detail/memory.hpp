@@ -28,9 +28,9 @@ struct TokenBytes {
   Size hidden;                                        ///< a hidden state, or its gradient
   Size kv_forward, kv_backward;                       ///< exchange of keys and values
   Size q_forward, q_backward;                         ///< exchange of queries
-  /// Exchange by heads: of a slice's token that the rank owns and of one before its end, then of
-  /// all such tokens, of which each rank has a part of the heads.
-  std::array<Size, 4> heads_forward, heads_backward;
+  /// Exchange by heads: of a slice's token that the rank owns, then of any, of whose heads each
+  /// rank has a part.
+  std::array<Size, 2> heads_forward, heads_backward;
 };
 
 /// Whether tensor-parallel devices split hidden states by rows and the rest by width, which version
@@ -77,11 +77,11 @@ struct TokenBytes {
   bytes.kv_backward = bytes.kv_forward + (k * 4 * g).part(tp);
   bytes.q_forward = ((q * 2 * e + heads * t) * 2).part(tp);
   bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
-  bytes.heads_forward = {(q * e + heads * t).part(tp), (k * 2 * e).part(tp),
-                         (q * 2 * e + heads * t).part(tp), (k * 2 * e).part(tp)};
-  bytes.heads_backward = {((q * e + heads * t) * 2).part(tp), (k * 2 * e).part(tp),
-                          (q * 2 * e + q * g + heads * 2 * t).part(tp),
-                          (k * 2 * e + k * 2 * g).part(tp)};
+  const Size queries = q * e, keys = k * 2 * e, statistics = heads * t;
+  bytes.heads_forward = {(queries + keys + statistics).part(tp),
+                         (queries * 3 + keys + statistics).part(tp)};
+  bytes.heads_backward = {(queries * 2 + keys + statistics * 2).part(tp),
+                          (queries * 4 + keys * 2 + statistics * 4 + q * g + k * 2 * g).part(tp)};
   return bytes;
 }
 
@@ -118,9 +118,9 @@ struct PackPart {
   Size work;    ///< workspace, without exchange
   Size made;    ///< B apart: bytes per layer that it makes for W
   Size left;    ///< B apart: bytes per layer that it leaves, W: that it frees
-  Size pages;   ///< F: of keys and values that it opens, over its samples
-  Size opens;   ///< B: own tokens of the samples whose backward begins here
-  Size closes;  ///< B: own tokens of the samples whose backward ends here
+  Size pages;   ///< F: bytes per layer of keys and values that it opens, over its samples
+  Size opens;   ///< B: bytes per layer of their gradients where a sample's backward begins here
+  Size closes;  ///< B: the same where it ends here
   Size closed_pages;
 };
 
@@ -157,8 +157,15 @@ class Parts {
       const auto own = [&](Tokens end) {
         return owned_before(end.value, turn, ranks, plan_.memory.cp_block_tokens.value);
       };
-      const auto pages = [&](Tokens end) {
-        return Size{own(end)}.part(plan_.memory.page_tokens.value);
+      // Bytes a layer of keys and values in pages, and of their gradients: of own tokens, or by
+      // heads a part of all tokens'.
+      const auto kept_of = [&](std::size_t sample, Size tokens, Size each) {
+        return divides_heads(sample) ? tokens * each.part(ranks) : tokens * each;
+      };
+      const auto pages = [&](std::size_t sample, Tokens end) {
+        const std::int64_t page = plan_.memory.page_tokens.value;
+        const Size tokens = divides_heads(sample) ? Size{end.value} : own(end);
+        return kept_of(sample, tokens.part(page) * Size{page}, bytes_.keys_values);
       };
       const auto part = [&](PackId pack) -> PackPart& {
         return parts[member.first + frame.slot[index(pack)]];
@@ -180,18 +187,22 @@ class Parts {
             part(piece.backward).made += tokens * bytes_.for_weights[mode];
             part(piece.backward).left += tokens * bytes_.left_apart;
           }
-          if (is_paged(sample)) part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
+          if (is_paged(sample)) {
+            part(piece.forward).pages += pages(sample, piece.end) - pages(sample, piece.begin);
+          }
         }
         const Tokens length = plan_.samples[sample];
         PackPart& last = part(pieces_[sample].front().backward);
         if (is_paged(sample)) {
-          last.closed_pages += pages(length);
+          last.closed_pages += pages(sample, length);
         } else {
           last.work += Size{own(length)} * bytes_.keys_values;
         }
         if (is_summed(sample)) {
-          part(pieces_[sample].back().backward).opens += own(length);
-          last.closes += own(length);
+          const Size tokens = divides_heads(sample) ? Size{length.value} : own(length);
+          const Size gradients = kept_of(sample, tokens, bytes_.key_value_gradients);
+          part(pieces_[sample].back().backward).opens += gradients;
+          last.closes += gradients;
         }
       }
       for (const PackId pack : frame.packs[member.group]) {
@@ -291,6 +302,17 @@ class Parts {
            plan_.micropacks[index(first.backward)].recompute != Recompute::full;
   }
 
+  /// Whether each rank has a part of the heads of all keys of a sample.
+  [[nodiscard]] bool divides_heads(std::size_t sample) const {
+    const MicroPack& pack = plan_.micropacks[index(pieces_[sample].front().forward)];
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      if (index(pack.slices[i].sample) != sample) continue;
+      return pack.exchange[i] == RingMode::by_heads &&
+             plan_.samples[sample] > plan_.memory.cp_block_tokens;
+    }
+    return false;
+  }
+
   [[nodiscard]] Size exchange_of(const MicroPack& pack) const {
     const auto& ranks = plan_.groups[index(pack.group)];
     Size largest;
@@ -322,16 +344,20 @@ class Parts {
     Size all;
     for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
       const Slice& slice = pack.slices[i];
-      const std::int64_t block = plan_.memory.cp_block_tokens.value, end = slice.end.value;
-      if (pack.exchange[i] != RingMode::by_heads || end <= block) continue;
-      all += Size{end - slice.begin.value} * each[2] + Size{end} * each[3];
+      const std::int64_t block = plan_.memory.cp_block_tokens.value;
+      if (pack.exchange[i] != RingMode::by_heads ||
+          plan_.samples[index(slice.sample)].value <= block) {
+        continue;
+      }
+      all += Size{slice.length().value} * each[1];
       const std::int64_t first =
           plan_.sample_first.empty() ? 0 : plan_.sample_first[index(slice.sample)];
       for (std::int64_t place = 0; place < ranks; ++place) {
-        const Size before = owned_before(end, (place + ranks - first) % ranks, ranks, block);
-        const Size prefix =
-            owned_before(slice.begin.value, (place + ranks - first) % ranks, ranks, block);
-        own[static_cast<std::size_t>(place)] += (before - prefix) * each[0] + before * each[1];
+        const std::int64_t turn = (place + ranks - first) % ranks;
+        own[static_cast<std::size_t>(place)] +=
+            (owned_before(slice.end.value, turn, ranks, block) -
+             owned_before(slice.begin.value, turn, ranks, block)) *
+            each[0];
       }
     }
     return *std::max_element(own.begin(), own.end()) + all.part(ranks);

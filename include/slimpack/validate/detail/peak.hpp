@@ -184,13 +184,10 @@ class MemoryWalk {
 
   void run_pack(const Unit& unit, std::size_t i) {
     const PackPart& pack = part(unit);
-    const TokenBytes& bytes = parts_.bytes();
     const bool forward = unit.kind == UnitKind::forward;
     const auto chunk = static_cast<std::size_t>(unit.chunk);
     const bool end_of_line = stage_ + 1 == frame_.pp && chunk + 1 == frame_.chunks;
     const Size layers = plan_.stages[chunk * frame_.pp + stage_].layers();
-    const Size pages = layers * bytes.keys_values * Size{plan_.memory.page_tokens.value};
-    const Size gradients = layers * bytes.key_value_gradients;
     const Size hidden = output(pack);
     const Size work = pack.work + parts_.exchange(unit.pack);
     const auto from = remote_source(unit);
@@ -204,10 +201,10 @@ class MemoryWalk {
     if (hands_over) level_ += hidden;
     if (forward) {
       level_ += layers * pack.kept;
-      level_ += pages * pack.pages;
+      level_ += layers * pack.pages;
       if (end_of_line) level_ += hidden;  // the last layer's output
     } else {
-      level_ += gradients * pack.opens;
+      level_ += layers * pack.opens;
       level_ += layers * pack.made;
     }
     level_ += work;
@@ -217,8 +214,8 @@ class MemoryWalk {
     if (!forward) {
       level_ -= layers * (pack.kept + pack.made);
       level_ += layers * pack.left;
-      level_ -= pages * pack.closed_pages;
-      level_ -= gradients * pack.closes;
+      level_ -= layers * pack.closed_pages;
+      level_ -= layers * pack.closes;
       if (end_of_line) level_ -= hidden;  // hidden gradients
     }
     if (takes_over || from) level_ -= hidden;

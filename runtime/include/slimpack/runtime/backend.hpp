@@ -54,9 +54,11 @@ struct PieceMemory {
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
 /// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
-/// values in row i. `gradients` exists in B only. What `kept` leaves out, which it does only where
-/// the slice is the whole sample, has its place in the unit's workspace, layer by layer: keys and
-/// values, which B then makes again from the layers' inputs, and gradients.
+/// values in row i; by heads (`KeptKeys::parts` > 1) so has any token of the sample, of the rank's
+/// part of the heads, with key widths divided by the parts. `gradients` exists in B only. What
+/// `kept` leaves out, which it does only where the slice is the whole sample, has its place in the
+/// unit's workspace, layer by layer: keys and values, which B then makes again from the layers'
+/// inputs, and gradients.
 struct SegmentMemory {
   Slice slice;                            ///< all of it, with the tokens of the group's other ranks
   RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one

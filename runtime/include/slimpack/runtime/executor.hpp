@@ -318,13 +318,13 @@ class DeviceRun {
       SegmentMemory memory = segment_memory(program_, part(work), segment, rows_);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const std::int64_t pages =
-          pages_of(segment.shard.before(segment.slice.end), plan_.memory.page_tokens);
+          pages_of(memory.kept.tokens(segment.shard, segment.slice.end), plan_.memory.page_tokens);
       require(sample.forward == segment.slice.begin,
               "forward slices must run in rising order, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.forward = sample.backward = segment.slice.end;
       while (memory.kept.pages && static_cast<std::int64_t>(sample.pages.size()) < pages) {
-        sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
+        sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes / memory.kept.parts));
       }
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
       call.segments.push_back(std::move(memory));
@@ -352,8 +352,8 @@ class DeviceRun {
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.backward = segment.slice.begin;
       if (memory.kept.gradients && sample.gradients.empty()) {
-        const std::int64_t size =
-            layers * layer_.token.kv_gradient * segment.shard.before(length).value;
+        const std::int64_t size = layers * (layer_.token.kv_gradient / memory.kept.parts) *
+                                  memory.kept.tokens(segment.shard, length).value;
         sample.gradients.push_back(hold(MemoryKind::key_value_gradients, size));
         backend_.clear(sample.gradients.back().buffer);
       }
