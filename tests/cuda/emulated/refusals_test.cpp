@@ -316,6 +316,14 @@ TEST_CASE("columns: all that does not fit is refused") {
                      [](auto& at) { at.shape.cols = std::int64_t{1} << 31U; });
     launcher.refuses("columns: the parts of members must not overlap",
                      [](auto& at) { at.shape.stride = 47; });
+    launcher.refuses("columns: heads that move must be among a member's",
+                     [](auto& at) { at.shape.count = 2; });
+    launcher.refuses("columns: heads that move must be among a member's",
+                     [](auto& at) { at.shape.first = -1; });
+    launcher.refuses("columns: the parts of heads must not overlap", [](auto& at) {
+      at.shape.heads = at.shape.count = 2;
+      at.shape.head_stride = 23;
+    });
     launcher.refuses("columns: whole is not whole rows", [](auto& at) { shorten(at.whole); });
     launcher.refuses("columns: parts is too short", [](auto& at) { shorten(at.parts); });
   };
@@ -341,28 +349,39 @@ TEST_CASE("columns: all that does not fit is refused") {
   });
   check(more);
   more.refuses("columns: whole has too few rows", [](auto& at) { at.whole.size = 64; });
-  more.refuses("add_columns: a member's columns and the stride",
+  more.refuses("add_columns: a head's columns and the strides",
                [](auto& at) { at.shape.stride = 52; });
   more.refuses("add_columns: whole is not aligned", [](auto& at) { shift(at.whole); });
   more.refuses("add_columns: parts is not aligned", [](auto& at) { shift(at.parts); });
-  struct Gathered {
-    DeviceSpan<Bf16> to;
-    DeviceSpan<float> from;
-    DeviceSpan<std::int32_t> table;
-    RowShape shape{3, 16};
+}
+
+TEST_CASE("keys by heads: all that does not fit is refused") {
+  Zeros zeros;
+  struct Arguments {
+    DeviceSpan<Bf16> message, memory;
+    DeviceSpan<KeyRow> table;
+    KeyRowShape shape;
   };
-  const Gathered rounded{
-      zeros.take<Bf16>(48), zeros.take<float>(80), zeros.take<std::int32_t>(3), {3, 16}};
-  const Launcher gather(rounded, [&](const Gathered& at) {
-    gather_converted(at.to, at.from, at.table, at.shape, zeros.stream());
+  // Two heads of three in a message of three rows.
+  const Arguments good{zeros.take<Bf16>(4 * 48),
+                       zeros.take<Bf16>(80),
+                       zeros.take<KeyRow>(3),
+                       {3, 16, 3, 1, 2, 48, 96, 0}};
+  const auto check = [&](const auto& launcher) {
+    launcher.refuses("keys: rows and head_dim must be", [](auto& at) { at.shape.rows = -3; });
+    launcher.refuses("keys: head_dim must be a positive", [](auto& at) { at.shape.head_dim = 12; });
+    launcher.refuses("keys: heads that move must be among", [](auto& at) { at.shape.first = 2; });
+    launcher.refuses("keys: layer must be", [](auto& at) { at.shape.layer = -1; });
+    launcher.refuses("keys: the strides of a message", [](auto& at) { at.shape.value = 97; });
+    launcher.refuses("keys: the message is too short", [](auto& at) { shorten(at.message); });
+    launcher.refuses("keys: the table is not as long", [](auto& at) { shorten(at.table); });
+    launcher.refuses("keys: from is not aligned", [](auto& at) { shift(at.message); });
+  };
+  const Launcher store(good, [&](const Arguments& at) {
+    store_keys(at.memory, at.message, at.table, at.shape, zeros.stream());
   });
-  gather.refuses("gather_converted: rows and cols must be", [](auto& at) { at.shape.rows = -3; });
-  gather.refuses("gather_converted: cols must be a positive", [](auto& at) { at.shape.cols = 12; });
-  gather.refuses("gather_converted: to is not rows", [](auto& at) { shorten(at.to); });
-  gather.refuses("gather_converted: from is not whole rows", [](auto& at) { shorten(at.from); });
-  gather.refuses("gather_converted: the table is not as", [](auto& at) { shorten(at.table); });
-  gather.refuses("gather_converted: to is not aligned", [](auto& at) { shift(at.to); });
-  gather.refuses("gather_converted: from is not aligned", [](auto& at) { shift(at.from); });
+  check(store);
+  store.refuses("keys: to is not aligned", [](auto& at) { shift(at.memory); });
 }
 
 TEST_CASE("cross entropy: all that does not fit is refused") {

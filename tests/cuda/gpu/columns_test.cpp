@@ -94,26 +94,63 @@ TEST_CASE("add_columns: adds in fp32") {
   CHECK(test::same_bits(whole.read(), expected));
 }
 
-TEST_CASE("gather_converted: rows of a table, rounded") {
+TEST_CASE("split_columns, join_columns: some heads of each member") {
   const cuda::Stream owner;
   const auto stream = owner.view();
-  for (const std::int64_t cols : {8, 1000, 4096}) {
-    CAPTURE(cols);
-    const auto from = test::random_floats(kWhole * cols, 1);
-    std::vector<std::int32_t> table;
-    std::vector<Bf16> expected;
-    for (std::int32_t r = 0; r < 50; ++r) {
-      table.push_back(r * 37 % static_cast<std::int32_t>(kWhole));
-      for (std::int64_t c = 0; c < cols; ++c) {
-        expected.push_back(cuda::to_bf16(from[at(table.back() * cols + c)]));
-      }
-    }
-    const OnDevice rows(from, stream);
-    const OnDevice names(table, stream);
-    const OnDevice to(test::poisoned<Bf16>(50 * cols), stream);
-    cuda::gather_converted(to.span(), rows.view(), names.view(), {50, cols}, stream);
-    CHECK(test::same_bits(to.read(), expected));
+  constexpr std::int64_t kMembers = 2, kHeads = 5, kFirst = 1, kCount = 3, kWidth = 128;
+  constexpr std::int64_t kCols = kMembers * kHeads * kWidth, kMoved = kMembers * kCount * kWidth;
+  const std::int64_t head = kWhole * kWidth, member = kCount * head + 64;
+  const cuda::ColumnShape shape{kWhole, kCols, kMembers, member, kHeads, kFirst, kCount, head};
+  const auto whole = test::random_bf16(kWhole * kCols, 1);
+  auto expected = test::poisoned<Bf16>(kMembers * member);
+  auto expected_whole = test::poisoned<Bf16>(kWhole * kCols);
+  for (std::int64_t i = 0; i < kWhole * kMoved; ++i) {
+    const std::int64_t r = i / kMoved, c = i % kMoved % kWidth, h = i % kMoved / kWidth;
+    const std::size_t from =
+        at(r * kCols + (h / kCount * kHeads + kFirst + h % kCount) * kWidth + c);
+    expected[at(h / kCount * member + h % kCount * head + r * kWidth + c)] = whole[from];
+    expected_whole[from] = whole[from];
   }
+  const OnDevice from(whole, stream);
+  const OnDevice parts(test::poisoned<Bf16>(kMembers * member), stream);
+  const OnDevice back(test::poisoned<Bf16>(kWhole * kCols), stream);
+  cuda::split_columns(parts.span(), from.view(), {}, shape, stream);
+  cuda::join_columns(back.span(), parts.view(), {}, shape, stream);
+  CHECK(test::same_bits(parts.read(), expected));
+  CHECK(test::same_bits(back.read(), expected_whole));
+}
+
+TEST_CASE("store_keys, load_key_gradients: rows of memory by heads") {
+  const cuda::Stream owner;
+  const auto stream = owner.view();
+  constexpr std::int64_t kRows = 50, kHeads = 3, kFirst = 1, kCount = 2, kDim = 128, kLayer = 1;
+  constexpr std::int64_t kHead = kRows * kDim, kValue = kCount * kHead;
+  constexpr std::int64_t kMemory = 4 * kHeads * kRows * kDim;
+  std::vector<cuda::KeyRow> table;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    table.push_back({r * 37 % kRows * kDim, static_cast<std::int32_t>(kRows),
+                     static_cast<std::int32_t>(2 * kHeads * kRows)});
+  }
+  const auto message = test::random_bf16(2 * kValue, 1);
+  const auto sums = test::random_floats(kMemory, 2);
+  auto expected = test::poisoned<Bf16>(kMemory);
+  auto expected_message = message;
+  for (std::int64_t i = 0; i < 2 * kValue; ++i) {
+    const std::int64_t v = i / kValue, h = i % kValue / kHead, r = i % kHead / kDim;
+    const std::size_t there = at(table[at(r)].at + i % kDim +
+                                 (kLayer * 2 * kHeads + v * kHeads + kFirst + h) * kRows * kDim);
+    expected[there] = message[at(i)];
+    expected_message[at(i)] = cuda::to_bf16(sums[there]);
+  }
+  const cuda::KeyRowShape shape{kRows, kDim, kHeads, kFirst, kCount, kHead, kValue, kLayer};
+  const OnDevice places(table, stream);
+  const OnDevice given(message, stream);
+  const OnDevice memory(test::poisoned<Bf16>(kMemory), stream);
+  cuda::store_keys(memory.span(), given.view(), places.view(), shape, stream);
+  CHECK(test::same_bits(memory.read(), expected));
+  const OnDevice gradients(sums, stream);
+  cuda::load_key_gradients(given.span(), gradients.view(), places.view(), shape, stream);
+  CHECK(test::same_bits(given.read(), expected_message));
 }
 
 TEST_CASE("columns: bad shapes are refused") {
@@ -125,14 +162,13 @@ TEST_CASE("columns: bad shapes are refused") {
   CHECK_THROWS_WITH_AS(cuda::join_columns(none, none, {}, {2, 24, 3, 16}, {}),
                        "columns: parts is too short for all members, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(cuda::add_columns({}, none, {0, 24, 2, 0}, {}),
-                       "add_columns: a member's columns and the stride must be multiples of 8, "
+                       "add_columns: a head's columns and the strides must be multiples of 8, "
                        "got 12",
                        InvalidInput);
-  CHECK_THROWS_WITH_AS(cuda::gather_converted(none, {}, {}, {0, 12}, {}),
-                       "gather_converted: cols must be a positive multiple of 8, got 12",
-                       InvalidInput);
-  CHECK_THROWS_WITH_AS(cuda::gather_converted(none, {}, {}, {1, 16}, {}),
-                       "gather_converted: to is not rows * cols, got 0", InvalidInput);
+  CHECK_THROWS_WITH_AS(cuda::store_keys(none, none, {}, {0, 12}, {}),
+                       "keys: head_dim must be a positive multiple of 8, got 12", InvalidInput);
+  CHECK_THROWS_WITH_AS(cuda::load_key_gradients(none, {}, {}, {1, 16}, {}),
+                       "keys: the message is too short for all heads, got 0", InvalidInput);
   CHECK_NOTHROW(cuda::join_columns(none, none, {}, {0, 16, 2, 0}, {}));
 }
 

@@ -46,20 +46,24 @@ inline RandomPlanOptions tensor_parallel_plans(std::int32_t tp) {
   return options;
 }
 
-/// Has slices go by heads where the ranks of their group divide a device's heads of keys, with
+/// Has samples go by heads where the ranks of their group divide a device's heads of keys, with
 /// `mixed` two in three of them.
 inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
   Random random(seed + 31'000);
+  std::vector<bool> by_heads;
+  for (const GroupId group : plan.sample_group) {
+    const auto ranks = static_cast<std::int64_t>(plan.groups[index(group)].size());
+    const bool divides = plan.model.kv_heads / plan.parallel.tp % ranks == 0;
+    by_heads.push_back(divides && (!mixed || random.chance(2, 3)));
+  }
   for (MicroPack& pack : plan.micropacks) {
-    const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-    if (plan.model.kv_heads / plan.parallel.tp % ranks != 0) continue;
-    for (RingMode& mode : pack.exchange) {
-      if (!mixed || random.chance(2, 3)) mode = RingMode::by_heads;
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      if (by_heads[index(pack.slices[i].sample)]) pack.exchange[i] = RingMode::by_heads;
     }
   }
 }
 
-/// A random plan whose model has sizes that the CUDA backend takes, some slices by heads where
+/// A random plan whose model has sizes that the CUDA backend takes, some samples by heads where
 /// `by_heads` allows it.
 inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plans()) {
   options.bytes_per_element = 2;

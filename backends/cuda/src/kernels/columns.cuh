@@ -8,6 +8,7 @@
 
 #include "kernels/launch.hpp"
 #include "kernels/vectors.cuh"
+#include "slimpack_cuda/columns.hpp"
 
 namespace slimpack::cuda::kernels {
 
@@ -19,8 +20,12 @@ struct MoveColumns {
   const Word* from;
   const std::int32_t* table;  ///< null: rows in order
   std::int64_t row_words;     ///< of all members
-  std::int64_t part_words;    ///< of a member
-  std::int64_t stride_words;  ///< from a member's part to that of the next
+  std::int64_t member_words;  ///< of a member's columns
+  std::int64_t head_words;    ///< of a head's
+  std::int64_t first_words;   ///< of a member's columns, before the first that moves
+  std::int64_t count;         ///< of heads of a member that move
+  std::int64_t stride_words, head_stride_words;  ///< between parts of members, and of heads
+  std::int64_t moved_words;                      ///< of a row
 };
 
 /// A block a row, up to 4 words a thread before it starts over.
@@ -51,23 +56,28 @@ SLIMPACK_DEVICE void move_columns(const MoveColumns<Word>& work) {
   const std::int64_t row = simt::block_index();
   const std::int64_t whole =
       (work.table == nullptr ? row : std::int64_t{work.table[row]}) * work.row_words;
-  const auto part_words = static_cast<unsigned>(work.part_words);
+  const auto head_words = static_cast<unsigned>(work.head_words);
+  const auto count = static_cast<unsigned>(work.count);
   const unsigned step = simt::block_threads();
-  const auto part = [&](unsigned k) {
-    const unsigned member = k / part_words;
-    return member * work.stride_words + row * work.part_words + (k - member * part_words);
+  const auto at = [&](unsigned k, bool in_whole) {
+    const unsigned head = k / head_words, word = k - head * head_words;
+    const unsigned member = head / count, i = head - member * count;
+    if (in_whole) {
+      return whole + member * work.member_words + work.first_words + i * work.head_words + word;
+    }
+    return member * work.stride_words + i * work.head_stride_words + row * work.head_words + word;
   };
-  for (unsigned begin = simt::thread_index(); begin < work.row_words; begin += 4 * step) {
+  for (unsigned begin = simt::thread_index(); begin < work.moved_words; begin += 4 * step) {
     std::array<Word, 4> words{};
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned k = begin + i * step;
-      if (k < work.row_words) words[i] = load_word(work.from + (kSplit ? whole + k : part(k)));
+      if (k < work.moved_words) words[i] = load_word(work.from + at(k, kSplit));
     }
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned k = begin + i * step;
-      if (k < work.row_words) store_word(work.to + (kSplit ? part(k) : whole + k), words[i]);
+      if (k < work.moved_words) store_word(work.to + at(k, !kSplit), words[i]);
     }
   }
 }
@@ -75,9 +85,13 @@ SLIMPACK_DEVICE void move_columns(const MoveColumns<Word>& work) {
 struct AddColumns {
   float* whole;
   const Bf16* parts;
-  std::int64_t cols;       ///< of all members
-  std::int64_t part_cols;  ///< of a member
-  std::int64_t stride;     ///< from a member's part to that of the next
+  std::int64_t cols;                 ///< of all members
+  std::int64_t member_cols;          ///< of a member
+  std::int64_t head_cols;            ///< of a head
+  std::int64_t first_cols;           ///< of a member, before the first that moves
+  std::int64_t count;                ///< of heads of a member that move
+  std::int64_t stride, head_stride;  ///< between parts of members, and of heads
+  std::int64_t moved_cols;           ///< of a row
 };
 
 /// A block a row, eight numbers a thread before it starts over.
@@ -87,12 +101,15 @@ struct AddColumns {
 
 SLIMPACK_DEVICE void add_columns_of_row(const AddColumns& work) {
   const std::int64_t row = simt::block_index();
-  const auto part_cols = static_cast<unsigned>(work.part_cols);
-  for (unsigned col = 8 * simt::thread_index(); col < work.cols; col += 8 * simt::block_threads()) {
-    const unsigned member = col / part_cols;
-    const Floats<8> more = load<8>(work.parts + member * work.stride + row * work.part_cols +
-                                   (col - member * part_cols));
-    float* const to = work.whole + row * work.cols + col;
+  const auto head_cols = static_cast<unsigned>(work.head_cols);
+  const auto count = static_cast<unsigned>(work.count);
+  for (unsigned k = 8 * simt::thread_index(); k < work.moved_cols; k += 8 * simt::block_threads()) {
+    const unsigned head = k / head_cols, col = k - head * head_cols;
+    const unsigned member = head / count, i = head - member * count;
+    const Floats<8> more = load<8>(work.parts + member * work.stride + i * work.head_stride +
+                                   row * work.head_cols + col);
+    float* const to = work.whole + row * work.cols + member * work.member_cols + work.first_cols +
+                      i * work.head_cols + col;
     Floats<8> sums = load<8>(to);
     SLIMPACK_UNROLL
     for (unsigned n = 0; n < 8; ++n) sums[n] += more[n];
@@ -100,21 +117,37 @@ SLIMPACK_DEVICE void add_columns_of_row(const AddColumns& work) {
   }
 }
 
-struct GatherConverted {
-  Bf16* to;
-  const float* from;
-  const std::int32_t* table;
-  std::int64_t cols;
+/// Rows of keys and values in a message, and in a memory by heads (KeyRow).
+template <class To, class From>
+struct MoveKeys {
+  To* to;
+  const From* from;
+  const KeyRow* table;
+  std::int64_t head_dim;
+  std::int64_t heads, first, count;
+  std::int64_t head_stride, value;
+  std::int64_t layer;
 };
 
-/// A block a row, as add_columns_launch.
-SLIMPACK_DEVICE void gather_converted_row(const GatherConverted& work) {
+/// From the message to the memory if `kStore`, else the other way, rounded if need be. A block a
+/// row, as add_columns_launch of all that moves.
+template <bool kStore, class To, class From>
+SLIMPACK_DEVICE void move_keys_of_row(const MoveKeys<To, From>& work) {
   const std::int64_t row = simt::block_index();
-  const float* const from = work.from + work.table[row] * work.cols;
-  Bf16* const to = work.to + row * work.cols;
-  for (std::int64_t col = 8 * simt::thread_index(); col < work.cols;
-       col += 8 * simt::block_threads()) {
-    store<8>(to + col, load<8>(from + col));
+  const KeyRow place = work.table[row];
+  if (place.at < 0) return;
+  const auto dim = static_cast<unsigned>(work.head_dim), count = static_cast<unsigned>(work.count);
+  for (unsigned k = 8 * simt::thread_index(); k < 2 * count * dim; k += 8 * simt::block_threads()) {
+    const unsigned head = k / dim, col = k - head * dim;
+    const unsigned value = head / count, i = head - value * count;
+    const std::int64_t in_message =
+        i * work.head_stride + value * work.value + row * work.head_dim + col;
+    const std::int64_t in_memory =
+        place.at + col +
+        (work.layer * place.layer_rows + (value * work.heads + work.first + i) * place.head_rows) *
+            work.head_dim;
+    store<8>(work.to + (kStore ? in_memory : in_message),
+             load<8>(work.from + (kStore ? in_message : in_memory)));
   }
 }
 

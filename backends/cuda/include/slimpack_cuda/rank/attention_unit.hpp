@@ -29,18 +29,19 @@ namespace slimpack::cuda {
 class RankAttention {
  public:
   /// `partial` is scratch of a context-parallel group's forward pass: rows x q and rows x heads.
+  /// `own_keys` is that of ByHeadsExchange; it may be the same memory.
   RankAttention(const PackPlaces& places, const PackTables& tables, const TableRing& ring,
-                AttentionPath path, std::span<std::byte> exchange, DeviceSpan<Bf16> partial,
-                DeviceSpan<float> partial_log_sum, StreamView stream)
+                AttentionPath path, DeviceSpan<Bf16> partial, DeviceSpan<float> partial_log_sum,
+                DeviceSpan<Bf16> own_keys, StreamView stream)
       : places_(places),
         tables_(tables),
         ring_(ring),
         path_(path),
-        exchange_(exchange),
         partial_(partial),
         partial_log_sum_(partial_log_sum),
         stream_(stream),
-        by_heads_(places, tables.by_heads, ring, exchange, stream),
+        by_heads_(places, tables.by_heads, ring, own_keys, stream),
+        exchange_(by_heads_.rest()),
         q_(places.model.query_width()),
         k_(places.model.key_width()),
         heads_(places.model.heads) {}
@@ -113,6 +114,7 @@ class RankAttention {
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
       const runtime::SegmentMemory& segment = places_.segment(i);
       if (!segment.kept.gradients || segment.rows == Tokens{}) continue;
+      if (travels_by_heads(segment)) continue;
       const std::int64_t before = segment.shard.before(segment.slice.begin).value;
       const std::int64_t from = places_.gradient_row(i, layer) + before;
       const std::int64_t into = places_.keys.gradient_row[i], count = segment.rows.value;
@@ -399,11 +401,11 @@ class RankAttention {
   const PackTables& tables_;
   const TableRing& ring_;
   AttentionPath path_;
-  std::span<std::byte> exchange_;
   DeviceSpan<Bf16> partial_;
   DeviceSpan<float> partial_log_sum_;
   StreamView stream_;
   ByHeadsExchange by_heads_;
+  std::span<std::byte> exchange_;  ///< of rings
   std::int64_t q_, k_, heads_;
 };
 

@@ -43,21 +43,25 @@ inline constexpr std::int64_t kTableRounding = 16;
          (keys / kTile + samples) * size(sizeof(KeyTile)) + 3 * kTableRounding;
 }
 
-/// Most bytes of the tables of a slice by heads: rows of its own tokens in each layer, of its keys
-/// here and on all ranks, and attention's of a part of the heads, or of all on the rank that has
+/// Most bytes of the tables of a slice by heads, of which a rank attends with `heads` heads of
+/// keys: rows of its own tokens in each layer and of their keys, places of all ranks' keys or sums,
+/// and attention's, which has each head apart; or attention's of all heads on the rank that has
 /// them.
 [[nodiscard]] inline std::int64_t by_heads_table_bytes(const runtime::Segment& segment,
-                                                       std::int64_t layers, std::int64_t page) {
+                                                       std::int64_t parts, std::int64_t layers,
+                                                       std::int64_t heads, std::int64_t page) {
   const CpShard& shard = segment.shard;
   const std::int64_t rows = segment.rows.value, end = segment.slice.end.value;
-  const auto pieces = static_cast<std::int64_t>(segment.pieces.size());
-  if (shard.undivided(segment.slice.end)) {
-    return attention_table_bytes(layers, pieces, rows, end, 1, page);
+  if (parts == 1) {
+    return attention_table_bytes(layers, static_cast<std::int64_t>(segment.pieces.size()), rows,
+                                 end, 1, page);
   }
+  const std::int64_t all = segment.slice.length().value;
   const std::int64_t runs = segment.slice.length() / shard.block + shard.ranks + 2;
-  return (3 * layers + 1) * (4 * rows + kTableRounding) +
-         4 * (shard.before(segment.slice.end).value + end) + 2 * kTableRounding +
-         attention_table_bytes(1, runs, segment.slice.length().value, end, 1, page);
+  return (3 * layers + 3) * (4 * rows + kTableRounding) +
+         all * static_cast<std::int64_t>(sizeof(KeyRow)) + shard.ranks * kTableRounding +
+         kMostHeadPieces * (layers + 3) * kTableRounding +
+         attention_table_bytes(layers, heads * runs, heads * all, heads * end, heads, page);
 }
 
 /// Most bytes of the tables of a unit on `layers` layers.
@@ -75,7 +79,9 @@ inline constexpr std::int64_t kTableRounding = 16;
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;
     if (segment.exchange == RingMode::by_heads) {
-      by_heads += by_heads_table_bytes(segment, layers, page);
+      by_heads +=
+          by_heads_table_bytes(segment, program.keys[index(segment.slice.sample)].parts, layers,
+                               plan.model.kv_heads / plan.parallel.tp / shard.ranks, page);
       continue;
     }
     const Tokens all = largest_owned(shard.ranks, shard.block, Tokens{0}, segment.slice.end);

@@ -40,23 +40,32 @@ namespace slimpack::cuda {
 /// the rows of a slice are its own tokens, ascending.
 struct UnitKeys {
   DeviceSpan<Bf16> key, value;     ///< of slices without pages, one behind the other
-  DeviceSpan<float> dkey, dvalue;  ///< in B, of all slices, one behind the other
+  DeviceSpan<float> dkey, dvalue;  ///< in B, of all slices: those by heads, then the others
+  /// F: of slices by heads, one behind the other, from where they travel.
+  DeviceSpan<Bf16> head_key, head_value;
   std::vector<std::int64_t> key_row, gradient_row;  ///< by segment: its first row
   std::int64_t keys = 0;                            ///< rows of `key`
-  bool paged = true, summed = true;                 ///< whether all slices have pages, gradients
+  std::int64_t head_keys = 0;                       ///< rows of slices by heads
+  bool paged = true;                                ///< whether all slices have pages
+  bool summed = true;  ///< whether the rank's tokens of all slices have gradients
 };
 
 /// Numbers the rows; the matrices are still to be placed.
-[[nodiscard]] inline UnitKeys unit_keys(const runtime::PackCall& call) {
+[[nodiscard]] inline UnitKeys unit_keys(const runtime::PackCall& call, Pass pass) {
   UnitKeys keys;
-  std::int64_t rows = 0;
   for (const runtime::SegmentMemory& segment : call.segments) {
-    keys.key_row.push_back(keys.keys);
-    keys.gradient_row.push_back(rows);
-    rows += segment.rows.value;
-    if (!segment.kept.pages) keys.keys += segment.rows.value;
+    if (segment.kept.parts > 1) keys.head_keys += segment.rows.value;
+  }
+  std::int64_t by_heads = 0, others = keys.head_keys;
+  for (const runtime::SegmentMemory& segment : call.segments) {
+    const bool heads = segment.kept.parts > 1;
+    const bool travels = heads && pass == Pass::forward;
+    keys.key_row.push_back(travels ? by_heads : keys.keys);
+    std::int64_t& rows = heads ? by_heads : others;
+    keys.gradient_row.push_back(std::exchange(rows, rows + segment.rows.value));
+    if (!segment.kept.pages && !travels) keys.keys += segment.rows.value;
     keys.paged = keys.paged && segment.kept.pages;
-    keys.summed = keys.summed && segment.kept.gradients;
+    keys.summed = keys.summed && segment.kept.gradients && !heads;
   }
   return keys;
 }
@@ -78,7 +87,8 @@ struct PackPlaces {
   Tokens page;              ///< of memory
   AttentionShape shape;     ///< with attention's page
   AttentionTiles tiles;
-  AttentionWay by_heads{};  ///< of a rank's part of the heads, where slices go by heads
+  AttentionWay by_heads{};          ///< of one head of keys, where slices go by heads
+  std::span<std::byte> exchange{};  ///< the unit's room for what travels between ranks
 
   [[nodiscard]] std::int64_t layer_count() const {
     return static_cast<std::int64_t>(layers.size());
@@ -95,9 +105,15 @@ struct PackPlaces {
         elements<Bf16>(segment.pages[static_cast<std::size_t>(own / page.value)]).data;
     return arena.row_of(page_at, model.key_width()) + own % page.value;
   }
-  /// Own tokens of the segment's sample, where gradients are held from unit to unit; else 0.
+  /// Tokens of the segment's sample whose gradients are held here from unit to unit, or 0: own ones
+  /// or, by heads, all.
   [[nodiscard]] std::int64_t own_tokens(const runtime::SegmentMemory& segment) const {
-    return elements<float>(segment.gradients).size / (layer_count() * 2 * model.key_width());
+    return elements<float>(segment.gradients).size /
+           (layer_count() * 2 * model.key_width() / segment.kept.parts);
+  }
+  /// Heads of keys of each rank, where slices go by heads.
+  [[nodiscard]] std::int64_t by_heads_heads() const {
+    return model.kv_heads / static_cast<std::int64_t>(call.ring.members.size());
   }
   /// The row of the gradient of segment `i`'s own key 0 in a layer: among all of the arena, where
   /// that of its value comes own_tokens behind, or in the unit's workspace.

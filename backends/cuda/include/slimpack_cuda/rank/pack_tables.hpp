@@ -31,20 +31,15 @@
 
 namespace slimpack::cuda {
 
-/// What a pass of attention has to tell apart: gradients are nothing to F.
-[[nodiscard]] constexpr KeptKeys told_apart(const KeptKeys& kept, Pass pass) noexcept {
-  return {kept.pages, kept.gradients || pass == Pass::forward};
-}
-
 /// The slices of the pack, each with the keys that the rank has of its sample, of which wanted(i)
-/// says yes: they must keep the same.
+/// says yes: they must keep the same. Slices by heads have queries alone.
 template <class Wanted>
 [[nodiscard]] AttentionPart own_attention(Tables& tables, const PackPlaces& places, Wanted wanted) {
   std::vector<KeyPage> pages;
   std::vector<std::int32_t> first_page;
   for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
     first_page.push_back(to_table(static_cast<std::int64_t>(pages.size())));
-    if (!wanted(i)) continue;
+    if (!wanted(i) || travels_by_heads(places.segment(i))) continue;
     const CpShard& shard = places.segment(i).shard;
     detail::add_pages(pages, places, shard, shard.before(places.segment(i).slice.end).value,
                       [&](std::int64_t own) { return places.key_row(i, own); });
@@ -57,6 +52,7 @@ template <class Wanted>
       for (const runtime::PieceMemory& piece : memory.pieces) {
         AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
         segment.first_page = first_page[i];
+        if (travels_by_heads(memory)) continue;
         segment.keys = to_table(memory.shard.before(memory.slice.end).value);
         segment.key_gradient_row = to_table(places.gradient_row(i, layer));
         segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
@@ -226,7 +222,8 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
 }
 
 /// The rotary table of a layer, by the rows of the blocks. F: queries go to the blocks' rows, keys
-/// and values to the pages, or to rows of the arena that are the unit's. B: gradients of queries
+/// and values to the pages, or to rows of the arena that are the unit's; by heads to those from
+/// which they travel. B: gradients of queries
 /// stand in rows counted over all blocks, those of keys and values where they are summed; if some
 /// are in the workspace, all are there by then.
 [[nodiscard]] inline std::vector<RopeRow> rope_rows(const PackPlaces& places, Pass pass,
@@ -237,6 +234,11 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
     const runtime::SegmentMemory& segment = places.segment(i);
     const std::int64_t before = segment.shard.before(segment.slice.begin).value;
     const auto key_and_value = [&](std::int64_t own) -> std::pair<std::int64_t, std::int64_t> {
+      if (pass == Pass::forward && travels_by_heads(segment)) {
+        const std::int64_t row = places.keys.key_row[i] + own - before;
+        return {places.arena.row_of(places.keys.head_key.data, k) + row,
+                places.arena.row_of(places.keys.head_value.data, k) + row};
+      }
       if (pass == Pass::forward && segment.kept.pages) {
         const std::int64_t key = places.key_row(i, own) + layer * 2 * page;
         return {key, key + page};
@@ -364,9 +366,9 @@ struct PackTables {
   }
   if (!in_ring) return made;
   made.kept = own_parts(tables, places, pass, [](const runtime::SegmentMemory& segment) {
-    return segment.exchange == RingMode::by_heads && segment.shard.undivided(segment.slice.end);
+    return segment.exchange == RingMode::by_heads && !travels_by_heads(segment);
   });
-  made.by_heads = by_heads_tables(tables, places);
+  made.by_heads = by_heads_tables(tables, places, pass, attends);
   for (std::size_t i = 0; i < call.segments.size(); ++i) {
     made.ring.push_back(
         ring_of(tables, places, i, pass == Pass::forward || attends, pass == Pass::backward));
