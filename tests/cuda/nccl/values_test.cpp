@@ -570,6 +570,7 @@ TEST_CASE("NcclTransport: slices by heads teach ranks the same bits as over stre
     test::ByHeadsOptions options;
     options.ranks = seed % 2 == 0 ? 2 : 4;
     options.mixed = seed == 1;
+    options.heads = 1 + static_cast<std::int64_t>(seed % 5);  // up to four pieces of them
     options.plans.max_tokens = 24;
     options.plans.max_samples = 3;
     options.plans.max_pp = 2;
