@@ -227,6 +227,26 @@ TEST_CASE("ThreadTransport: all_to_all brings every member what each gives it") 
   }
 }
 
+TEST_CASE("ThreadTransport: several all_to_all are under way, and end in the order of beginnings") {
+  const std::vector<double> given{1, 2};
+  std::vector<double> taken(2);
+  Rendezvous rendezvous(1, 1);
+  ThreadTransport link(rendezvous, 0);
+  CHECK_THROWS_WITH_AS(link.end_all_to_all(), "transport: no all_to_all is under way",
+                       InvalidInput);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::span<const std::byte> from = std::as_bytes(std::span(given).subspan(i, 1));
+    const std::span<std::byte> into = std::as_writable_bytes(std::span(taken).subspan(i, 1));
+    link.begin_all_to_all(all_of(1, 0), std::span(&from, 1), std::span(&into, 1));
+    if (i == 0) continue;
+    CHECK_THROWS_WITH_AS(link.all_to_all(all_of(1, 0), std::span(&from, 1), std::span(&into, 1)),
+                         "transport: an all_to_all is under way", InvalidInput);
+  }
+  link.end_all_to_all();
+  link.end_all_to_all();
+  CHECK(taken == given);
+}
+
 TEST_CASE("ThreadTransport: all_to_all refuses parts that do not fit") {
   Rendezvous rendezvous(1, 1);
   ThreadTransport link(rendezvous, 0);

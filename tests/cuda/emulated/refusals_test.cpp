@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/columns.hpp"
 #include "slimpack_cuda/cross_entropy.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
@@ -293,6 +294,94 @@ TEST_CASE("rows, embedding: all that does not fit is refused") {
                    [](auto& at) { shorten(at.begin); });
   backward.refuses(name + "dtable is not aligned", [](auto& at) { shift(at.dtable); });
   backward.refuses(name + "dout is not aligned", [](auto& at) { shift(at.dout); });
+}
+
+TEST_CASE("columns: all that does not fit is refused") {
+  Zeros zeros;
+  struct Arguments {
+    DeviceSpan<Bf16> whole, parts;
+    DeviceSpan<std::int32_t> table;
+    ColumnShape shape;
+  };
+  // Three rows of five, whose 32 columns two members share.
+  const Arguments good{zeros.take<Bf16>(160),
+                       zeros.take<Bf16>(56 + 48),
+                       zeros.take<std::int32_t>(3),
+                       {3, 32, 2, 56}};
+  const auto check = [&](const auto& launcher) {
+    launcher.refuses("columns: rows and cols must be >= 0", [](auto& at) { at.shape.rows = -3; });
+    launcher.refuses("columns: members must divide cols", [](auto& at) { at.shape.members = 3; });
+    launcher.refuses("columns: members must divide cols", [](auto& at) { at.shape.members = 0; });
+    launcher.refuses("columns: cols must be at most",
+                     [](auto& at) { at.shape.cols = std::int64_t{1} << 31U; });
+    launcher.refuses("columns: the parts of members must not overlap",
+                     [](auto& at) { at.shape.stride = 47; });
+    launcher.refuses("columns: heads that move must be among a member's",
+                     [](auto& at) { at.shape.count = 2; });
+    launcher.refuses("columns: heads that move must be among a member's",
+                     [](auto& at) { at.shape.first = -1; });
+    launcher.refuses("columns: the parts of heads must not overlap", [](auto& at) {
+      at.shape.heads = at.shape.count = 2;
+      at.shape.head_stride = 23;
+    });
+    launcher.refuses("columns: whole is not whole rows", [](auto& at) { shorten(at.whole); });
+    launcher.refuses("columns: parts is too short", [](auto& at) { shorten(at.parts); });
+  };
+  const Launcher split(good, [&](const Arguments& at) {
+    split_columns(at.parts, at.whole, at.table, at.shape, zeros.stream());
+  });
+  check(split);
+  split.refuses("columns: the table is not as long as rows", [](auto& at) { shorten(at.table); });
+  split.refuses("columns: whole has too few rows", [](auto& at) {
+    at.table = {};
+    at.whole.size = 64;
+  });
+  const Launcher join(good, [&](const Arguments& at) {
+    join_columns(at.whole, at.parts, at.table, at.shape, zeros.stream());
+  });
+  check(join);
+  join.refuses("columns: the table is not as long as rows", [](auto& at) { shorten(at.table); });
+  const DeviceSpan<float> sums = zeros.take<float>(160);
+  const Launcher more(good, [&](const Arguments& at) {
+    // Of the whole rows as many as the arguments have.
+    add_columns({sums.data + (at.whole.data - good.whole.data), at.whole.size}, at.parts, at.shape,
+                zeros.stream());
+  });
+  check(more);
+  more.refuses("columns: whole has too few rows", [](auto& at) { at.whole.size = 64; });
+  more.refuses("add_columns: a head's columns and the strides",
+               [](auto& at) { at.shape.stride = 52; });
+  more.refuses("add_columns: whole is not aligned", [](auto& at) { shift(at.whole); });
+  more.refuses("add_columns: parts is not aligned", [](auto& at) { shift(at.parts); });
+}
+
+TEST_CASE("keys by heads: all that does not fit is refused") {
+  Zeros zeros;
+  struct Arguments {
+    DeviceSpan<Bf16> message, memory;
+    DeviceSpan<KeyRow> table;
+    KeyRowShape shape;
+  };
+  // Two heads of three in a message of three rows.
+  const Arguments good{zeros.take<Bf16>(4 * 48),
+                       zeros.take<Bf16>(80),
+                       zeros.take<KeyRow>(3),
+                       {3, 16, 3, 1, 2, 48, 96, 0}};
+  const auto check = [&](const auto& launcher) {
+    launcher.refuses("keys: rows and head_dim must be", [](auto& at) { at.shape.rows = -3; });
+    launcher.refuses("keys: head_dim must be a positive", [](auto& at) { at.shape.head_dim = 12; });
+    launcher.refuses("keys: heads that move must be among", [](auto& at) { at.shape.first = 2; });
+    launcher.refuses("keys: layer must be", [](auto& at) { at.shape.layer = -1; });
+    launcher.refuses("keys: the strides of a message", [](auto& at) { at.shape.value = 97; });
+    launcher.refuses("keys: the message is too short", [](auto& at) { shorten(at.message); });
+    launcher.refuses("keys: the table is not as long", [](auto& at) { shorten(at.table); });
+    launcher.refuses("keys: from is not aligned", [](auto& at) { shift(at.message); });
+  };
+  const Launcher store(good, [&](const Arguments& at) {
+    store_keys(at.memory, at.message, at.table, at.shape, zeros.stream());
+  });
+  check(store);
+  store.refuses("keys: to is not aligned", [](auto& at) { shift(at.memory); });
 }
 
 TEST_CASE("cross entropy: all that does not fit is refused") {

@@ -253,7 +253,9 @@ class LinkDevice {
   void exchange(const runtime::PackCall& call, Pass pass, Link& link) {
     const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
     if (ranks == 1) return;
+    if (std::ranges::any_of(call.segments, cuda::travels_by_heads)) exchange_by_heads(call, link);
     for (const runtime::SegmentMemory& segment : call.segments) {
+      if (segment.exchange == RingMode::by_heads) continue;
       const bool keys = segment.exchange == RingMode::pass_kv;
       const std::int64_t width = keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
       const auto part = [&](std::int64_t owner) {
@@ -271,6 +273,45 @@ class LinkDevice {
                   part(owner(step + 1)));
       }
     }
+  }
+
+  /// Pieces there and home, as those who attend to one while others travel.
+  template <class Link>
+  void exchange_by_heads(const runtime::PackCall& call, Link& link) const {
+    const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
+    const std::size_t pieces =
+        cuda::head_pieces(plan_.model.kv_heads / plan_.parallel.tp / ranks).size();
+    begin_by_heads(call, link);
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      if (piece >= 2) link.end_all_to_all();
+      link.end_all_to_all();
+      if (piece + 1 < pieces) begin_by_heads(call, link);
+      begin_by_heads(call, link);
+    }
+    for (std::size_t left = std::min<std::size_t>(2, pieces); left-- > 0;) link.end_all_to_all();
+  }
+  /// Bytes for all other ranks, and from them: the own part would be copied.
+  template <class Link>
+  void begin_by_heads(const runtime::PackCall& call, Link& link) const {
+    const std::size_t ranks = call.ring.members.size();
+    const auto part = [&](std::size_t owner) {
+      std::int64_t bytes = 0;
+      for (const runtime::SegmentMemory& segment : call.segments) {
+        if (!cuda::travels_by_heads(segment)) continue;
+        const CpShard shard = segment.shard.of(static_cast<std::int64_t>(owner));
+        bytes += shard.between(segment.slice.begin, segment.slice.end).value *
+                 (plan_.model.query_width() + plan_.model.key_width());
+      }
+      return static_cast<std::size_t>(bytes);
+    };
+    std::vector<std::span<const std::byte>> from(ranks);
+    std::vector<std::span<std::byte>> into(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (rank == call.ring.self) continue;
+      from[rank] = some<std::byte>(part(call.ring.self));
+      into[rank] = some<std::byte>(part(rank));
+    }
+    link.begin_all_to_all(call.ring, from, into);
   }
 
   const Plan& plan_;

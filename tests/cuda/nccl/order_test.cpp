@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/ranks/by_heads_plans.hpp"
 #include "cuda/ranks/shared_plan.hpp"
 #include "link_device.hpp"
 #include "recorder.hpp"
@@ -238,6 +239,29 @@ TEST_CASE("NcclTransport: what ranks that share weights queue meets and ends") {
   CHECK(groups > 50);
 }
 
+TEST_CASE("NcclTransport: what ranks queue for slices by heads meets and ends") {
+  std::int64_t travelling = 0, rings = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    test::ByHeadsOptions options;
+    options.ranks = 2 + static_cast<std::int32_t>(seed % 3);
+    options.mixed = seed % 2 == 0;
+    options.heads = 1 + static_cast<std::int64_t>(seed % 5);
+    options.plans.tp = seed % 5 == 0 ? 2 : 1;
+    options.plans.weights = seed % 4 == 1;
+    const Plan plan = test::by_heads_plan(seed, options);
+    Recording ranks(device_count(plan));
+    const auto records = ranks.run(plan);
+    CHECK(replay(records) == "");
+    for (const Record& record : records) CHECK(misplaced(record) == 0);
+    const test::ByHeadsFeatures found = test::by_heads_features(plan);
+    travelling += found.travelling;
+    rings += found.rings;
+  }
+  CHECK(travelling > 100);
+  CHECK(rings > 50);
+}
+
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {
   std::size_t planned = 0, cp_groups = 0;
   std::uint64_t seed = 0;
@@ -349,6 +373,50 @@ TEST_CASE("NcclTransport: a collective that has begun does not wait for what is 
     CHECK(is_written(behind));
     for (const auto* value : {&before, &behind}) value->span().data[0] = -1.0F;
   }
+  link.end_step("the end");
+}
+
+TEST_CASE("NcclTransport: parts that travel wait for nothing behind them, and end in their order") {
+  const cuda::ScopedEmulation mode({.timing = cuda::EmulatedTiming::late});
+  const cuda::Stream compute;
+  test::RecordingNccl api;
+  test::CountingControl control(0);
+  nccl::NcclTransport link(api, control, compute.view());
+  nccl::StepOrder order;
+  order.devices.resize(2);
+  const std::vector<nccl::CommunicatorKey> communicators{
+      {nccl::CommunicatorKey::Use::process_group, {0, 1}}};
+  Parallel stages;
+  stages.pp = 2;
+  link.begin_step(order, {}, communicators, stages, 1);
+  const cuda::DeviceBuffer<float> rows(8), one(1), before(1), behind(1);
+  cuda::fill_zeros(one.span(), compute.view());
+  const runtime::ProcessGroup both{{0, 1}, 0};
+  const auto bytes = std::as_writable_bytes(std::span(rows.span().data, 8));
+  const std::vector<std::span<const std::byte>> from{bytes.first(4), bytes.subspan(4, 4)};
+  const std::vector<std::span<std::byte>> into{bytes.subspan(8, 4), bytes.subspan(12, 4)};
+  const auto is_written = [](const cuda::DeviceBuffer<float>& value) {
+    return value.span().data[0] == 0.0F;
+  };
+  CHECK_THROWS_AS(link.end_all_to_all(), InvalidInput);
+  cuda::copy_on_device(before.span().data, one.span().data, sizeof(float), compute.view());
+  link.begin_all_to_all(both, from, into);
+  CHECK_THROWS_AS(link.all_to_all(both, from, into), InvalidInput);
+  const Operation first = api.record.back().front();
+  CHECK(first.urgent);
+  cuda::copy_on_device(behind.span().data, one.span().data, sizeof(float), compute.view());
+  first.stream.synchronize();
+  CHECK(is_written(before));
+  CHECK_FALSE(is_written(behind));
+  // What begins behind it is no part of its end.
+  link.end_all_to_all();
+  link.begin_all_to_all(both, from, into);
+  link.begin_all_to_all(both, from, into);
+  link.end_all_to_all();
+  link.end_all_to_all();
+  CHECK_THROWS_AS(link.end_all_to_all(), InvalidInput);
+  compute.view().synchronize();
+  CHECK(is_written(behind));
   link.end_step("the end");
 }
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/ranks/by_heads_plans.hpp"
 #include "cuda/ranks/rank_plans.hpp"
 #include "cuda/ranks/shared_plan.hpp"
 #include "runtime/transport_laws.hpp"
@@ -207,6 +208,19 @@ class HostLink {
       return;
     }
     link_.ring(process_group, hop, from, into);
+    wait();
+  }
+  void all_to_all(const runtime::ProcessGroup& process_group,
+                  std::span<const std::span<const std::byte>> from,
+                  std::span<const std::span<std::byte>> into) {
+    // The own part is a copy on the device, where these spans are not.
+    const std::size_t self = process_group.self;
+    std::copy(from[self].begin(), from[self].end(), into[self].begin());
+    std::vector<std::span<const std::byte>> others(from.begin(), from.end());
+    std::vector<std::span<std::byte>> of_others(into.begin(), into.end());
+    others[self] = {};
+    of_others[self] = {};
+    link_.all_to_all(process_group, others, of_others);
     wait();
   }
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
@@ -410,6 +424,58 @@ TEST_CASE("NcclTransport: a ring of one is a copy on the device") {
   CHECK(ends[0] == "");
 }
 
+TEST_CASE("NcclTransport: members give each other parts, and themselves on the device") {
+  for (std::size_t ranks = 1; ranks <= 4; ++ranks) {
+    CAPTURE(ranks);
+    // Member i gives j so many numbers, none to the next but one.
+    const auto size = [&](std::size_t from, std::size_t to) {
+      return from + 2 == to ? std::size_t{0} : 1 + 5 * from + to;
+    };
+    const auto number = [](std::size_t from, std::size_t to, std::size_t i) {
+      return static_cast<float>(100 * from + 10 * to) + static_cast<float>(i) / 64;
+    };
+    std::vector<std::string> wrong(ranks);
+    const auto ends = on_ranks(ranks, [&](std::size_t rank, nccl::NcclTransport& link,
+                                          cuda::StreamView stream) {
+      runtime::ProcessGroup all{{}, rank};
+      for (std::size_t other = 0; other < ranks; ++other) all.members.push_back(other);
+      nccl::StepOrder order;
+      order.devices.resize(ranks);
+      const std::vector<nccl::CommunicatorKey> communicators{
+          {nccl::CommunicatorKey::Use::process_group, all.members}};
+      link.begin_step(order, {}, ranks > 1 ? communicators : std::vector<nccl::CommunicatorKey>{},
+                      stages(ranks), 1);
+      std::vector<float> given, expected;
+      for (std::size_t other = 0; other < ranks; ++other) {
+        for (std::size_t i = 0; i < size(rank, other); ++i) given.push_back(number(rank, other, i));
+        for (std::size_t i = 0; i < size(other, rank); ++i) {
+          expected.push_back(number(other, rank, i));
+        }
+      }
+      const cuda::DeviceBuffer<float> from(static_cast<std::int64_t>(given.size()));
+      const cuda::DeviceBuffer<float> into(static_cast<std::int64_t>(expected.size()));
+      cuda::upload(from.span(), std::span<const float>(given), stream);
+      std::vector<std::span<const std::byte>> parts;
+      std::vector<std::span<std::byte>> places;
+      const float* next = from.span().data;
+      float* place = into.span().data;
+      for (std::size_t other = 0; other < ranks; ++other) {
+        parts.push_back(std::as_bytes(std::span(next, size(rank, other))));
+        places.push_back(std::as_writable_bytes(std::span(place, size(other, rank))));
+        next += size(rank, other);
+        place += size(other, rank);
+      }
+      link.all_to_all(all, parts, places);
+      if (cuda::download(into.span(), stream) != expected) wrong[rank] = "other numbers";
+      parts.pop_back();
+      CHECK_THROWS_AS(link.all_to_all(all, parts, places), InvalidInput);
+      link.end_step("between steps");
+    });
+    for (const std::string& sentence : ends) CHECK(sentence == "");
+    for (const std::string& sentence : wrong) CHECK(sentence == "");
+  }
+}
+
 TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
   std::size_t cp_groups = 0, node_by_node = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
@@ -495,6 +561,31 @@ TEST_CASE("NcclTransport: ranks that share weights learn the same bits as over s
       options.dp = 2;
     }
     check_ranks_on_devices(test::shared_plan(seed, options), seed);
+  }
+}
+
+TEST_CASE("NcclTransport: slices by heads teach ranks the same bits as over streams") {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CAPTURE(seed);
+    test::ByHeadsOptions options;
+    options.ranks = seed % 2 == 0 ? 2 : 4;
+    options.mixed = seed == 1;
+    options.heads = 1 + static_cast<std::int64_t>(seed % 5);  // up to four pieces of them
+    options.plans.max_tokens = 24;
+    options.plans.max_samples = 3;
+    options.plans.max_pp = 2;
+    if (seed == 2) options.plans.tp = 2;
+    check_ranks_on_devices(test::by_heads_plan(seed, options), seed);
+  }
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    CAPTURE(seed);
+    test::SharedPlanOptions options;
+    options.dp = 2;
+    options.tp = seed == 2 ? 2 : 1;
+    Plan plan = test::shared_plan(seed, options);
+    test::give_heads(plan.model, 2, options.tp, 2);
+    test::exchange_by_heads(plan, seed, false);
+    check_ranks_on_devices(plan, seed);
   }
 }
 

@@ -38,22 +38,6 @@ struct Worst {
   }
 };
 
-/// Most pieces in which a device's gradients are given to ranks.
-std::int64_t pieces_of(const Plan& plan) {
-  std::size_t most = 0;
-  for (std::size_t device = 0; device < device_count(plan); ++device) {
-    std::size_t pieces = 0;
-    const runtime::StageProcessGroups place = cuda::place_of(plan, device);
-    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
-    for (const runtime::Bucket& bucket :
-         runtime::buckets_of(plan.model, plan.stages, place, layout)) {
-      pieces += cuda::layout_of(bucket, plan.parallel.dp, test::plain_path().piece).pieces().size();
-    }
-    most = std::max(most, pieces);
-  }
-  return static_cast<std::int64_t>(most);
-}
-
 /// A plan's step, its memory included.
 void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& worst) {
   CAPTURE(seed);
@@ -62,7 +46,7 @@ void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& wo
   const test::RankCheck found = test::check_ranks(plan, seed, executed.observer());
   executed.finish();
   // A rank's part of each piece is whole vectors of 8 numbers, 12 bytes each.
-  test::check_memory(plan, executed, pieces_of(plan) * 8 * 12);
+  test::check_memory(plan, executed, test::most_pieces(plan) * 8 * 12);
   worst.add(found);
 }
 
@@ -70,7 +54,14 @@ void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& wo
 
 TEST_CASE("ranks: random plans give the oracle's loss and gradients in the simulator's memory") {
   Worst worst;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) check(seed, test::small_plans(), worst);
+  test::RandomPlanOptions options = test::small_plans();
+  options.by_heads = true;
+  std::int64_t by_heads = 0;
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    check(seed, options, worst);
+    by_heads += test::features_of(test::rank_plan(seed, options)).merged_heads;
+  }
+  CHECK(by_heads >= 1);
   worst.print();
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/random.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -45,10 +46,29 @@ inline RandomPlanOptions tensor_parallel_plans(std::int32_t tp) {
   return options;
 }
 
-/// A random plan whose model has sizes that the CUDA backend takes.
+/// Has samples go by heads where the ranks of their group divide a device's heads of keys, with
+/// `mixed` two in three of them.
+inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
+  Random random(seed + 31'000);
+  std::vector<bool> by_heads;
+  for (const GroupId group : plan.sample_group) {
+    const auto ranks = static_cast<std::int64_t>(plan.groups[index(group)].size());
+    const bool divides = plan.model.kv_heads / plan.parallel.tp % ranks == 0;
+    by_heads.push_back(divides && (!mixed || random.chance(2, 3)));
+  }
+  for (MicroPack& pack : plan.micropacks) {
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      if (by_heads[index(pack.slices[i].sample)]) pack.exchange[i] = RingMode::by_heads;
+    }
+  }
+}
+
+/// A random plan whose model has sizes that the CUDA backend takes, some samples by heads where
+/// `by_heads` allows it.
 inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plans()) {
   options.bytes_per_element = 2;
   options.gradient_bytes = 4;
+  const bool by_heads = std::exchange(options.by_heads, false);  // the model's heads are drawn here
   Plan plan = random_plan(seed, options);
   Random random(seed + 1'000);
   ModelShape& model = plan.model;
@@ -62,6 +82,7 @@ inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plan
     model.kv_heads = tp == 2 ? std::int64_t{2} << random.below(2) : 4;
     model.ffn = 8 * tp * random.between(8 / tp, 12 / tp);
   }
+  if (by_heads && plan.version >= 3) exchange_by_heads(plan, seed, true);
   return plan;
 }
 
@@ -71,6 +92,22 @@ inline cuda::RankOptions plain_path() {
   options.gemm_workspace = 4096;  // products are computed on the host
   options.piece = 1500;           // several a layer
   return options;
+}
+
+/// Most pieces in which a device's gradients are given to ranks.
+inline std::int64_t most_pieces(const Plan& plan) {
+  std::size_t most = 0;
+  for (std::size_t device = 0; device < device_count(plan); ++device) {
+    std::size_t pieces = 0;
+    const runtime::StageProcessGroups place = cuda::place_of(plan, device);
+    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
+    for (const runtime::Bucket& bucket :
+         runtime::buckets_of(plan.model, plan.stages, place, layout)) {
+      pieces += cuda::layout_of(bucket, plan.parallel.dp, plain_path().piece).pieces().size();
+    }
+    most = std::max(most, pieces);
+  }
+  return static_cast<std::int64_t>(most);
 }
 
 /// The weights that tests begin with, as bf16 has them. Each layer adds little to what it reads, as

@@ -3,6 +3,7 @@
 // work.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -60,19 +61,24 @@ struct RankOptions {
 
 /// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
 /// the rank's stream: what is queued there comes before a call, what is queued later behind it.
-/// Laws: `begin_ring` and `end_ring` are `ring`, `begin_gather` and `end_gathers` are
-/// `gather_parts`, `begin_all_gather` and `begin_reduce_scatter` with `end_collective` the
-/// collectives of these names, in two calls; what is queued between them runs beside the exchange.
-/// Nothing there touches what arrives or writes to what is sent. One ring, one collective and any
-/// number of gathers are under way at a time.
+/// Laws: `begin_ring` and `end_ring` are `ring`, `begin_all_to_all` and `end_all_to_all` are
+/// `all_to_all`, `begin_gather` and `end_gathers` are `gather_parts`, `begin_all_gather` and
+/// `begin_reduce_scatter` with `end_collective` the collectives of these names, in two calls; what
+/// is queued between them runs beside the exchange. Nothing there touches what arrives or writes to
+/// what is sent. One ring, one collective and any number of gathers are under way at a time, and
+/// any number of all_to_all, of which each end is that of the first one.
 template <class Candidate>
 concept RankLink =
     runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double> &&
     requires(Candidate& link, const runtime::ProcessGroup& process_group,
-             std::span<const std::byte> from, std::span<std::byte> into, std::span<Bf16> values,
+             std::span<const std::byte> from, std::span<std::byte> into,
+             std::span<const std::span<const std::byte>> given,
+             std::span<const std::span<std::byte>> taken, std::span<Bf16> values,
              std::span<float> gradients, const runtime::ShardLayout& shard_layout) {
       link.begin_ring(process_group, std::size_t{}, from, into);
       link.end_ring();
+      link.begin_all_to_all(process_group, given, taken);
+      link.end_all_to_all();
       link.all_gather(process_group, values, std::size_t{}, std::size_t{});
       link.begin_all_gather(process_group, values, std::size_t{}, std::size_t{});
       link.begin_reduce_scatter(process_group, values, std::size_t{}, std::size_t{});
@@ -203,8 +209,7 @@ class RankDevice {
   void reserve(Bytes capacity) {
     if (arena_ && arena_->capacity() >= capacity) return;
     arena_.reset();
-    arena_ =
-        std::make_unique<DeviceArena>(capacity, std::min(2 * part_.key_width(), 4 * part_.heads));
+    arena_ = std::make_unique<DeviceArena>(capacity, std::min(2 * part_.head_dim, 4 * part_.heads));
   }
   /// Says where the buffers of the next step lie, as computed beforehand (runtime::buffer_layout
   /// with kRankElements, rank_alignment and bytes_behind). Throws as reserve.
@@ -269,7 +274,12 @@ class RankDevice {
     const WholeRows whole = place_whole_rows(workspace, unit.groups, h);
     const std::span<std::byte> rest = workspace.rest();
     const std::span<std::byte> exchange = place_rest(blocks, part_, workspace);
-    UnitKeys keys = unit_keys(call);
+    UnitKeys keys = unit_keys(call, Pass::forward);
+    if (keys.head_keys > 0) {
+      Carver first(arena_->from_row(exchange, 2 * k));
+      keys.head_key = first.take<Bf16>(keys.head_keys, k);
+      keys.head_value = first.take<Bf16>(keys.head_keys, k);
+    }
     if (keys.keys > 0) {  // where rows of `full` come to be behind attention
       Carver later(arena_->from_row(
           rest.first(static_cast<std::size_t>(exchange.data() - rest.data())), 2 * k));
@@ -277,15 +287,15 @@ class RankDevice {
       keys.value = later.take<Bf16>(keys.keys, k);
     }
     const auto layers = rows_by_layer(blocks, part_, call, stage.layers());
-    const PackPlaces places = places_of(call, keys, layers);
+    const PackPlaces places = places_of(call, keys, layers, exchange);
     const PackTables tables =
         upload_tables(places, Pass::forward, false, blocks, unit.groups, link);
     // Where the projection was, partial outputs come later.
     const DeviceSpan<Bf16> partial = scratch.subspan(0, n * q);
     const DeviceSpan<float> partial_log_sum(reinterpret_cast<float*>(scratch.data + partial.size),
                                             n * part_.heads);
-    const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange, partial,
-                                  partial_log_sum, stream());
+    const RankAttention attention(places, tables, ring_, path_of(places.shape), partial,
+                                  partial_log_sum, scratch, stream());
     const LayerTools tools = this->tools();
     TensorUnit<Link> tensor(call.tensor, unit.groups, whole, ring_.span(tables.row_places), h, link,
                             stream());
@@ -345,19 +355,19 @@ class RankDevice {
     place_missing(blocks, BlockPart::numbered, part_, workspace);
     const BackwardRows rows = place_scratch(workspace, part_, n, own_rows(blocks));
     const WholeRows whole = place_whole_rows(workspace, unit.groups, model_.hidden);
-    UnitKeys keys = unit_keys(call);
+    UnitKeys keys = unit_keys(call, Pass::backward);
     keys.key = workspace.take<Bf16>(keys.keys, k);
     keys.value = workspace.take<Bf16>(keys.keys, k);
     keys.dkey = rows.dkey;
     keys.dvalue = rows.dvalue;
     const std::span<std::byte> exchange = place_rest(blocks, part_, workspace);
     const auto layers = rows_by_layer(blocks, part_, call, stage.layers());
-    const PackPlaces places = places_of(call, keys, layers);
+    const PackPlaces places = places_of(call, keys, layers, exchange);
     const bool attends = call.recompute == Recompute::full;
     const PackTables tables =
         upload_tables(places, Pass::backward, attends, blocks, unit.groups, link);
-    const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange,
-                                  rows.dattention, rows.delta, stream());
+    const RankAttention attention(places, tables, ring_, path_of(places.shape), rows.dattention,
+                                  rows.delta, {}, stream());
     const LayerTools tools = this->tools();
     TensorUnit<Link> tensor(call.tensor, unit.groups, whole, ring_.span(tables.row_places),
                             model_.hidden, link, stream());
@@ -596,13 +606,30 @@ class RankDevice {
   }
 
   [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call, const UnitKeys& keys,
-                                     std::span<const std::vector<BlockRows>> layers) const {
+                                     std::span<const std::vector<BlockRows>> layers,
+                                     std::span<std::byte> exchange) const {
     const AttentionShape shape{static_cast<std::int32_t>(part_.heads),
                                static_cast<std::int32_t>(part_.kv_heads),
                                static_cast<std::int32_t>(part_.head_dim),
                                attention_page(page_tokens_, call.segments.front().shard)};
-    return {call,  keys,         layers, *arena_,
-            part_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
+    return {call,
+            keys,
+            layers,
+            *arena_,
+            part_,
+            page_tokens_,
+            shape,
+            attention_tiles(shape, path_of(shape)),
+            by_heads(call, shape),
+            exchange};
+  }
+
+  /// Attention with one head of keys; nothing where no slice goes by heads.
+  [[nodiscard]] AttentionWay by_heads(const runtime::PackCall& call, AttentionShape shape) const {
+    if (std::ranges::none_of(call.segments, travels_by_heads)) return {};
+    shape.heads /= shape.kv_heads;
+    shape.kv_heads = 1;
+    return {shape, attention_tiles(shape, path_of(shape)), path_of(shape)};
   }
 
   template <class Link>

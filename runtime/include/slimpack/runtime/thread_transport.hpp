@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <span>
 #include <string>
@@ -137,6 +138,15 @@ class BasicThreadTransport {
   void all_to_all(const ProcessGroup& process_group,
                   std::span<const std::span<const std::byte>> from,
                   std::span<const std::span<std::byte>> into) {
+    require(given_.empty(), "transport: an all_to_all is under way");
+    begin_all_to_all(process_group, from, into);
+    end_all_to_all();
+  }
+  /// The beginning of `all_to_all`: until its end nobody writes to what is given or touches what is
+  /// filled. Others may begin before it ends, which they do in the order in which they began.
+  void begin_all_to_all(const ProcessGroup& process_group,
+                        std::span<const std::span<const std::byte>> from,
+                        std::span<const std::span<std::byte>> into) {
     check_all_to_all(process_group, from.size(), into.size());
     Contribution contribution;
     contribution.from_each = from;
@@ -151,13 +161,19 @@ class BasicThreadTransport {
         }
       }
     };
-    run_collective(process_group, contribution, check, [this](Lane lane, Contributions all) {
+    given_.push_back(meet(process_group, contribution, check, [this](Lane lane, Contributions all) {
       for (std::size_t giver = 0; giver < all.size(); ++giver) {
         for (std::size_t taker = 0; taker < all.size(); ++taker) {
           mover_.copy(lane, all[giver].from_each[taker], all[taker].into_each[giver]);
         }
       }
-    });
+    }));
+  }
+  /// What the first all_to_all under way moves is there for whatever comes next.
+  void end_all_to_all() {
+    require(!given_.empty(), "transport: no all_to_all is under way");
+    mover_.follow(given_.front());
+    given_.pop_front();
   }
 
   /// Fills the `values` of all members with those of member `root`.
@@ -414,8 +430,9 @@ class BasicThreadTransport {
     mover_.follow(meet(process_group, contribution, check, work));
   }
 
-  typename Move::Mark ringed_{};                 ///< the end of the ring that has begun
-  typename Move::Mark began_{};                  ///< of the other collective that has
+  typename Move::Mark ringed_{};           ///< the end of the ring that has begun
+  std::deque<typename Move::Mark> given_;  ///< all_to_all under way, in the order of beginnings
+  typename Move::Mark began_{};            ///< of the other collective that has
   std::vector<typename Move::Mark> gathered_{};  ///< of gatherings
   RendezvousType* rendezvous_;
   std::size_t device_;

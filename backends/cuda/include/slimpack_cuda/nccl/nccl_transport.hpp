@@ -233,6 +233,58 @@ class NcclTransport {
   }
   void end_ring() { join(rings_); }
 
+  void all_to_all(const runtime::ProcessGroup& process_group,
+                  std::span<const std::span<const std::byte>> from,
+                  std::span<const std::span<std::byte>> into) {
+    require(exchanges_.empty(), "transport: an all_to_all is under way");
+    begin_all_to_all(process_group, from, into);
+    end_all_to_all();
+  }
+  /// The beginning of `all_to_all`, behind what the compute stream has done so far: until its end
+  /// nobody writes to what is given or touches what is filled. Others may begin before it ends,
+  /// which they do in the order in which they began.
+  void begin_all_to_all(const runtime::ProcessGroup& process_group,
+                        std::span<const std::span<const std::byte>> from,
+                        std::span<const std::span<std::byte>> into) {
+    runtime::check_all_to_all(process_group, from.size(), into.size());
+    std::vector<Event>& end = exchanges_.emplace_back();
+    const auto some = [](const auto& part) { return !part.empty(); };
+    const std::size_t self = process_group.self;
+    require(from[self].size() == into[self].size(),
+            "transport: members of all_to_all must agree on bytes",
+            static_cast<std::int64_t>(into[self].size()));
+    const auto copy_own = [&](StreamView stream) {
+      if (into[self].empty()) return;
+      copy_on_device(into[self].data(), from[self].data(), into[self].size(), stream);
+    };
+    if (process_group.members.size() == 1) return copy_own(compute_);
+    if (std::ranges::none_of(from, some) && std::ranges::none_of(into, some)) return;
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
+    beside(member, end, [&](StreamView stream) {
+      copy_own(stream);
+      communicators_.issue(member, [&](NcclApi& api) {
+        api.group_begin();
+        for (std::size_t peer = 0; peer < from.size(); ++peer) {
+          if (peer == self) continue;
+          if (some(from[peer])) {
+            api.send(member.comm, from[peer].data(), from[peer].size(), peer, stream);
+          }
+          if (some(into[peer])) {
+            api.receive(member.comm, into[peer].data(), into[peer].size(), peer, stream);
+          }
+        }
+        api.group_end();
+      });
+    });
+  }
+  /// From here on the compute stream is behind the first all_to_all under way.
+  void end_all_to_all() {
+    require(!exchanges_.empty(), "transport: no all_to_all is under way");
+    join(exchanges_.front());
+    exchanges_.pop_front();
+  }
+
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
@@ -589,6 +641,7 @@ class NcclTransport {
   StreamView compute_;
   std::size_t bucket_;
   std::vector<Event> spare_, rings_, gathers_, collectives_;
+  std::deque<std::vector<Event>> exchanges_;  ///< under way, in the order of their beginnings
   Communicators communicators_;
 
   // Of the step.

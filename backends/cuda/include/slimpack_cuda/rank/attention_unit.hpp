@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a pack in one layer: over the rank's own keys, or round the ring of a
-// context-parallel group.
+// Attention of a pack in one layer: over the rank's own keys, round the ring of a context-parallel
+// group, or by heads.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,9 @@
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/rank/boundary.hpp"
+#include "slimpack_cuda/rank/by_heads_exchange.hpp"
 #include "slimpack_cuda/rank/layer.hpp"
+#include "slimpack_cuda/rank/own_keys.hpp"
 #include "slimpack_cuda/rank/pack_tables.hpp"
 #include "slimpack_cuda/rows.hpp"
 
@@ -27,26 +29,23 @@ namespace slimpack::cuda {
 class RankAttention {
  public:
   /// `partial` is scratch of a context-parallel group's forward pass: rows x q and rows x heads.
+  /// `own_keys` is that of ByHeadsExchange; it may be the same memory.
   RankAttention(const PackPlaces& places, const PackTables& tables, const TableRing& ring,
-                AttentionPath path, std::span<std::byte> exchange, DeviceSpan<Bf16> partial,
-                DeviceSpan<float> partial_log_sum, StreamView stream)
+                AttentionPath path, DeviceSpan<Bf16> partial, DeviceSpan<float> partial_log_sum,
+                DeviceSpan<Bf16> own_keys, StreamView stream)
       : places_(places),
         tables_(tables),
         ring_(ring),
         path_(path),
-        exchange_(exchange),
         partial_(partial),
         partial_log_sum_(partial_log_sum),
         stream_(stream),
+        by_heads_(places, tables.by_heads, ring, own_keys, stream),
+        exchange_(by_heads_.rest()),
         q_(places.model.query_width()),
         k_(places.model.key_width()),
         heads_(places.model.heads) {}
 
-  /// Keys of a layer by the rows of its first one.
-  [[nodiscard]] DeviceSpan<Bf16> keys(std::int64_t layer) const { return pages(2 * layer); }
-  [[nodiscard]] DeviceSpan<Bf16> values(std::int64_t layer) const {
-    return {pages(2 * layer + 1).data, keys(layer).size};
-  }
   /// Keys and values of all layers, and their gradients, by rows of the arena.
   [[nodiscard]] DeviceSpan<Bf16> key_rows() const { return places_.arena.rows<Bf16>(k_); }
   [[nodiscard]] DeviceSpan<float> key_gradients() const { return places_.arena.rows<float>(k_); }
@@ -60,20 +59,18 @@ class RankAttention {
   /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
   template <class Link>
   void forward(std::int64_t layer, Link& link) const {
-    if (!places_.call.in_cp_group()) {
-      for (const auto& [kept, part] : tables_.own) {
-        const OwnKeys own = own_keys(kept, layer);
-        attention_forward(queries(), log_sums(), queries(), own.key, own.value,
-                          part.work(ring_, layer), places_.shape, path_, stream_);
-      }
-      return;
+    const bool in_cp_group = places_.call.in_cp_group();
+    for (const auto& [kept, part] : in_cp_group ? tables_.kept : tables_.own) {
+      const OwnKeys own = own_keys(places_, kept, layer);
+      attention_forward(queries(), log_sums(), queries(), own.key, own.value,
+                        part.work(ring_, layer), places_.shape, path_, stream_);
     }
+    if (!in_cp_group) return;
+    by_heads_.forward(layer, link);
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
-      if (places_.call.segments[i].exchange == RingMode::pass_kv) {
-        forward_keys(i, layer, link);
-      } else {
-        forward_queries(i, layer, link);
-      }
+      const RingMode mode = places_.call.segments[i].exchange;
+      if (mode == RingMode::pass_kv) forward_keys(i, layer, link);
+      if (mode == RingMode::pass_q) forward_queries(i, layer, link);
     }
   }
 
@@ -86,28 +83,30 @@ class RankAttention {
       fill_zeros(places_.keys.dvalue, stream_);
     }
     for (const auto& [kept, part] : tables_.own) {
-      const AttentionWork work = part.work(ring_, layer);
-      attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
-      if (places_.call.in_cp_group()) continue;
-      const OwnKeys own = own_keys(kept, layer);
-      attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
-                         log_sums(), rows.delta, rows.dattention, work, places_.shape, path_,
-                         stream_);
+      attention_delta(rows.delta, queries(), rows.dattention, part.work(ring_, layer),
+                      places_.shape, path_, stream_);
     }
-    ring_backward(layer, rows, link);
+    const bool in_cp_group = places_.call.in_cp_group();
+    for (const auto& [kept, part] : in_cp_group ? tables_.kept : tables_.own) {
+      const OwnKeys own = own_keys(places_, kept, layer);
+      attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
+                         log_sums(), rows.delta, rows.dattention, part.work(ring_, layer),
+                         places_.shape, path_, stream_);
+    }
+    if (in_cp_group) {
+      by_heads_.backward(layer, rows, link);
+      ring_backward(layer, rows, link);
+    }
     if (!places_.keys.summed) collect_sums(layer);
   }
 
  private:
   template <class Link>
   void ring_backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
-    if (!places_.call.in_cp_group()) return;
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
-      if (places_.call.segments[i].exchange == RingMode::pass_kv) {
-        backward_keys(i, layer, rows, link);
-      } else {
-        backward_queries(i, layer, rows, link);
-      }
+      const RingMode mode = places_.call.segments[i].exchange;
+      if (mode == RingMode::pass_kv) backward_keys(i, layer, rows, link);
+      if (mode == RingMode::pass_q) backward_queries(i, layer, rows, link);
     }
   }
   /// Copies the sums of slices that keep them to where those of the others are.
@@ -115,6 +114,7 @@ class RankAttention {
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
       const runtime::SegmentMemory& segment = places_.segment(i);
       if (!segment.kept.gradients || segment.rows == Tokens{}) continue;
+      if (travels_by_heads(segment)) continue;
       const std::int64_t before = segment.shard.before(segment.slice.begin).value;
       const std::int64_t from = places_.gradient_row(i, layer) + before;
       const std::int64_t into = places_.keys.gradient_row[i], count = segment.rows.value;
@@ -125,32 +125,12 @@ class RankAttention {
     }
   }
 
-  /// Keys and values of slices that keep the same, by the rows of PackPlaces.
-  struct OwnKeys {
-    DeviceSpan<Bf16> key, value;
-    DeviceSpan<float> dkey, dvalue;
-  };
-  [[nodiscard]] OwnKeys own_keys(const KeptKeys& kept, std::int64_t layer) const {
-    OwnKeys own{keys(layer), values(layer), key_gradients(), key_gradients()};
-    if (!kept.pages) own.key = places_.keys.key, own.value = places_.keys.value;
-    if (!kept.gradients) own.dkey = places_.keys.dkey, own.dvalue = places_.keys.dvalue;
-    return own;
-  }
-
   /// What travels, and where what comes next is put.
   struct Travelling {
     std::span<std::byte> current, incoming;
   };
 
   [[nodiscard]] DeviceSpan<float> log_sums() const { return places_.arena.rows<float>(heads_); }
-  /// Keys or values of all pages, from the `part`-th matrix of a page on; a layer has two.
-  [[nodiscard]] DeviceSpan<Bf16> pages(std::int64_t part) const {
-    const DeviceSpan<Bf16> all = places_.arena.rows<Bf16>(k_);
-    const std::int64_t skipped = part * places_.page.value * k_;
-    // Values of the last layer are as many rows from the end as their keys from theirs.
-    return {all.data + skipped,
-            std::max<std::int64_t>(0, all.size - skipped - places_.page.value * k_)};
-  }
   /// The rank whose rows are here after so many hops.
   [[nodiscard]] std::int64_t owner(std::int64_t hops) const {
     return places_.call.ring.order().owner(static_cast<std::int64_t>(places_.call.ring.self), hops);
@@ -228,7 +208,7 @@ class RankAttention {
   }
   void load_keys(const Keys& keys, std::size_t i, std::int64_t layer) const {
     const auto rows = ring_.span(tables_.ring[i].own_keys);
-    const OwnKeys own = own_keys(places_.segment(i).kept, layer);
+    const OwnKeys own = own_keys(places_, places_.segment(i).kept, layer);
     gather_rows(keys.key, own.key, rows, {rows.size, k_}, stream_);
     gather_rows(keys.value, own.value, rows, {rows.size, k_}, stream_);
   }
@@ -293,7 +273,7 @@ class RankAttention {
       take_over(buffers, rank, step);
     }
     keys = keys_of(buffers.current, segment, rank, true);
-    const OwnKeys own = own_keys(segment.kept, layer);
+    const OwnKeys own = own_keys(places_, segment.kept, layer);
     const std::int64_t first = places_.gradient_row(i, layer);
     const std::int64_t count = keys.dkey.size / k_;
     add(rows_at(own.dkey, first, count, k_), keys.dkey, stream_);
@@ -340,7 +320,7 @@ class RankAttention {
     const std::int64_t row = 2 * q_ * 2 + heads_ * 4, all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = segment.shard.rank;
-    const OwnKeys keys = own_keys(segment.kept, layer);
+    const OwnKeys keys = own_keys(places_, segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, false);
     for (const runtime::PieceMemory& piece : segment.pieces) {
       copy(travelling_rows_of(own.query, segment, piece, q_),
@@ -380,7 +360,7 @@ class RankAttention {
     const std::int64_t all = rounds(segment);
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = segment.shard.rank;
-    const OwnKeys keys = own_keys(segment.kept, layer);
+    const OwnKeys keys = own_keys(places_, segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, true);
     for (const runtime::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
@@ -421,10 +401,11 @@ class RankAttention {
   const PackTables& tables_;
   const TableRing& ring_;
   AttentionPath path_;
-  std::span<std::byte> exchange_;
   DeviceSpan<Bf16> partial_;
   DeviceSpan<float> partial_log_sum_;
   StreamView stream_;
+  ByHeadsExchange by_heads_;
+  std::span<std::byte> exchange_;  ///< of rings
   std::int64_t q_, k_, heads_;
 };
 

@@ -43,6 +43,27 @@ inline constexpr std::int64_t kTableRounding = 16;
          (keys / kTile + samples) * size(sizeof(KeyTile)) + 3 * kTableRounding;
 }
 
+/// Most bytes of the tables of a slice by heads, of which a rank attends with `heads` heads of
+/// keys: rows of its own tokens in each layer and of their keys, places of all ranks' keys or sums,
+/// and attention's, which has each head apart; or attention's of all heads on the rank that has
+/// them.
+[[nodiscard]] inline std::int64_t by_heads_table_bytes(const runtime::Segment& segment,
+                                                       std::int64_t parts, std::int64_t layers,
+                                                       std::int64_t heads, std::int64_t page) {
+  const CpShard& shard = segment.shard;
+  const std::int64_t rows = segment.rows.value, end = segment.slice.end.value;
+  if (parts == 1) {
+    return attention_table_bytes(layers, static_cast<std::int64_t>(segment.pieces.size()), rows,
+                                 end, 1, page);
+  }
+  const std::int64_t all = segment.slice.length().value;
+  const std::int64_t runs = segment.slice.length() / shard.block + shard.ranks + 2;
+  return (3 * layers + 3) * (4 * rows + kTableRounding) +
+         all * static_cast<std::int64_t>(sizeof(KeyRow)) + shard.ranks * kTableRounding +
+         kMostHeadPieces * (layers + 3) * kTableRounding +
+         attention_table_bytes(layers, heads * runs, heads * all, heads * end, heads, page);
+}
+
 /// Most bytes of the tables of a unit on `layers` layers.
 [[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
                                               const runtime::UnitWork& work, std::int64_t layers) {
@@ -51,12 +72,18 @@ inline constexpr std::int64_t kTableRounding = 16;
       attention_page(plan.memory.page_tokens, cp_shard_of(plan, pack.slices.front().sample, 0));
   const runtime::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
   const std::int64_t rows = part.rows.value;
-  std::int64_t pieces = 0, keys = 0, ring = 0;
+  std::int64_t pieces = 0, keys = 0, ring = 0, by_heads = 0;
   for (const runtime::Segment& segment : part.segments) {
     const CpShard& shard = segment.shard;
     pieces += static_cast<std::int64_t>(segment.pieces.size());
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;
+    if (segment.exchange == RingMode::by_heads) {
+      by_heads +=
+          by_heads_table_bytes(segment, program.keys[index(segment.slice.sample)].parts, layers,
+                               plan.model.kv_heads / plan.parallel.tp / shard.ranks, page);
+      continue;
+    }
     const Tokens all = largest_owned(shard.ranks, shard.block, Tokens{0}, segment.slice.end);
     const Tokens some =
         largest_owned(shard.ranks, shard.block, segment.slice.begin, segment.slice.end);
@@ -80,7 +107,7 @@ inline constexpr std::int64_t kTableRounding = 16;
          (layers + 1) * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
          attention_table_bytes(layers, pieces, rows, keys,
                                static_cast<std::int64_t>(part.segments.size()), page) +
-         ring;
+         ring + by_heads;
 }
 
 }  // namespace detail

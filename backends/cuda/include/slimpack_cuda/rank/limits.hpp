@@ -2,6 +2,7 @@
 // Which models and plans the CUDA backend executes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -72,6 +73,13 @@ namespace slimpack::cuda {
     if (group.size() == 1 || 3 * model.ffn >= 2 * model.query_width()) continue;
     return "RankDevice: context-parallel groups need 3 * ffn >= 2 * heads * head_dim, got " +
            std::to_string(3 * model.ffn);
+  }
+  for (const MicroPack& pack : plan.micropacks) {
+    const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+    const std::int64_t heads = model.kv_heads / plan.parallel.tp;
+    if (heads % ranks == 0 || std::ranges::count(pack.exchange, RingMode::by_heads) == 0) continue;
+    return "RankDevice: an exchange by heads needs ranks that divide the " + std::to_string(heads) +
+           " heads of keys of a device, got " + std::to_string(ranks);
   }
   return std::nullopt;
 }

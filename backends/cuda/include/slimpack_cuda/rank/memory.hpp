@@ -102,6 +102,11 @@ class DeviceArena {
     const auto skipped = static_cast<std::size_t>(over == 0 ? 0 : row - over);
     return bytes.subspan(std::min(skipped, bytes.size()));
   }
+  /// Elements from the arena's base to `data`.
+  template <class Element>
+  [[nodiscard]] std::int64_t offset_of(const Element* data) const {
+    return row_of(data, 1);
+  }
   /// The number of the row that begins at `data`.
   template <class Element>
   [[nodiscard]] std::int64_t row_of(const Element* data, std::int64_t width) const {

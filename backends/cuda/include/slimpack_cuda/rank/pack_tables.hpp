@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of an F or B: where the rows of a pack's blocks, slices and keys lie.
+// The tables of an F or B.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,7 +20,9 @@
 #include "slimpack_cuda/cross_entropy.hpp"
 #include "slimpack_cuda/embedding.hpp"
 #include "slimpack_cuda/rank/block_rows.hpp"
+#include "slimpack_cuda/rank/by_heads_tables.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/pack_places.hpp"
 #include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/staging.hpp"
 #include "slimpack_cuda/rank/token_tables.hpp"
@@ -30,166 +31,15 @@
 
 namespace slimpack::cuda {
 
-/// The position of a rank's `own`-th token in the sample.
-[[nodiscard]] constexpr std::int64_t position_of(const CpShard& shard, std::int64_t own) noexcept {
-  if (shard.ranks == 1) return own;
-  const std::int64_t block = own / shard.block.value;  // every cycle of 2 x ranks has two of them
-  const std::int64_t turn = block % 2 == 0 ? shard.place() : 2 * shard.ranks - 1 - shard.place();
-  return (block / 2 * 2 * shard.ranks + turn) * shard.block.value + own % shard.block.value;
-}
-
-/// Tokens of a page as attention sees it: its keys stand at consecutive positions, which in a
-/// context-parallel group only those of one CP block do.
-[[nodiscard]] constexpr std::int32_t attention_page(Tokens page, const CpShard& shard) noexcept {
-  return static_cast<std::int32_t>(shard.ranks == 1 ? page.value
-                                                    : std::gcd(page.value, shard.block.value));
-}
-
-/// Keys, values and gradients of a unit's slices in its workspace, where nothing is kept of them:
-/// the rows of a slice are its own tokens, ascending.
-struct UnitKeys {
-  DeviceSpan<Bf16> key, value;     ///< of slices without pages, one behind the other
-  DeviceSpan<float> dkey, dvalue;  ///< in B, of all slices, one behind the other
-  std::vector<std::int64_t> key_row, gradient_row;  ///< by segment: its first row
-  std::int64_t keys = 0;                            ///< rows of `key`
-  bool paged = true, summed = true;                 ///< whether all slices have pages, gradients
-};
-
-/// Numbers the rows; the matrices are still to be placed.
-[[nodiscard]] inline UnitKeys unit_keys(const runtime::PackCall& call) {
-  UnitKeys keys;
-  std::int64_t rows = 0;
-  for (const runtime::SegmentMemory& segment : call.segments) {
-    keys.key_row.push_back(keys.keys);
-    keys.gradient_row.push_back(rows);
-    rows += segment.rows.value;
-    if (!segment.kept.pages) keys.keys += segment.rows.value;
-    keys.paged = keys.paged && segment.kept.pages;
-    keys.summed = keys.summed && segment.kept.gradients;
-  }
-  return keys;
-}
-
-/// What the tables of a call are made from.
-struct PackPlaces {
-  const runtime::PackCall& call;
-  const UnitKeys& keys;
-  std::span<const std::vector<BlockRows>> layers;  ///< of the stage
-  const DeviceArena& arena;
-  const ModelShape& model;  ///< what the device has of it
-  Tokens page;              ///< of memory
-  AttentionShape shape;     ///< with attention's page
-  AttentionTiles tiles;
-
-  [[nodiscard]] std::int64_t layer_count() const {
-    return static_cast<std::int64_t>(layers.size());
-  }
-  [[nodiscard]] const runtime::SegmentMemory& segment(std::size_t i) const {
-    return call.segments[i];
-  }
-  /// The row of an own key of segment `i`: among all of the arena, in the stage's first layer, or
-  /// in the unit's workspace.
-  [[nodiscard]] std::int64_t key_row(std::size_t i, std::int64_t own) const {
-    const runtime::SegmentMemory& segment = this->segment(i);
-    if (!segment.kept.pages) return keys.key_row[i] + own;
-    const auto* page_at =
-        elements<Bf16>(segment.pages[static_cast<std::size_t>(own / page.value)]).data;
-    return arena.row_of(page_at, model.key_width()) + own % page.value;
-  }
-  /// Own tokens of the segment's sample, where gradients are held from unit to unit; else 0.
-  [[nodiscard]] std::int64_t own_tokens(const runtime::SegmentMemory& segment) const {
-    return elements<float>(segment.gradients).size / (layer_count() * 2 * model.key_width());
-  }
-  /// The row of the gradient of segment `i`'s own key 0 in a layer: among all of the arena, where
-  /// that of its value comes own_tokens behind, or in the unit's workspace.
-  [[nodiscard]] std::int64_t gradient_row(std::size_t i, std::int64_t layer) const {
-    const runtime::SegmentMemory& segment = this->segment(i);
-    if (!segment.kept.gradients && keys.dkey.size > 0) return keys.gradient_row[i];
-    if (segment.gradients.empty()) return 0;
-    return arena.row_of(elements<float>(segment.gradients).data, model.key_width()) +
-           layer * 2 * own_tokens(segment);
-  }
-  /// The place of a piece among the rows of all blocks.
-  [[nodiscard]] std::int64_t row_of(const runtime::PieceMemory& piece) const {
-    return layers.front()[piece.block].first + piece.row.value;
-  }
-};
-
-/// Attention's work in every layer: rows differ, tiles do not.
-struct AttentionPart {
-  std::vector<TablePart<AttentionSegment>> segments;  ///< by layer
-  TablePart<KeyPage> pages;
-  TablePart<QueryTile> query_tiles;
-  TablePart<KeyTile> key_tiles;
-
-  [[nodiscard]] AttentionWork work(const TableRing& ring, std::int64_t layer) const {
-    return {ring.span(segments[static_cast<std::size_t>(layer)]), ring.span(pages),
-            ring.span(query_tiles), ring.span(key_tiles)};
-  }
-};
-
-namespace detail {
-
-/// `segments_of(layer)` gives the same segments in every layer but for their rows.
-template <class Segments>
-[[nodiscard]] AttentionPart add_attention(Tables& tables, const PackPlaces& places,
-                                          std::vector<KeyPage> pages, Segments segments_of) {
-  AttentionPart part;
-  if (places.layer_count() == 0) return part;
-  const AttentionTables first =
-      attention_tables(segments_of(0), std::move(pages), places.shape.page_tokens,
-                       places.tiles.query, places.tiles.key);
-  part.segments.push_back(tables.add(first.segments));
-  part.pages = tables.add(first.pages);
-  part.query_tiles = tables.add(first.query_tiles);
-  part.key_tiles = tables.add(first.key_tiles);
-  for (std::int64_t layer = 1; layer < places.layer_count(); ++layer) {
-    part.segments.push_back(tables.add(segments_of(layer)));
-  }
-  return part;
-}
-
-/// Pages of the first `keys` tokens of a rank; `row_of(own)` is where the key of one lies.
-template <class RowOf>
-void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpShard& shard,
-               std::int64_t keys, RowOf row_of) {
-  for (std::int64_t own = 0; own < keys; own += places.shape.page_tokens) {
-    pages.push_back({to_table(row_of(own)), to_table(position_of(shard, own))});
-  }
-}
-
-/// The queries of a piece with what attention makes of them, in a layer.
-[[nodiscard]] inline AttentionSegment queries_of(const PackPlaces& places,
-                                                 const runtime::PieceMemory& piece,
-                                                 std::int64_t layer) {
-  const BlockRows& block = places.layers[static_cast<std::size_t>(layer)][piece.block];
-  const std::int64_t q = places.model.query_width(), row = piece.row.value;
-  AttentionSegment segment;
-  segment.rows = to_table(piece.piece.length().value);
-  segment.position = to_table(piece.piece.begin.value);
-  segment.query_row = to_table(places.arena.row_of(block.query.data, q) + row);
-  segment.output_row = to_table(places.arena.row_of(block.attention.data, q) + row);
-  segment.log_sum_row = to_table(places.arena.row_of(block.log_sum.data, places.model.heads) + row);
-  segment.gradient_row = to_table(places.row_of(piece));
-  return segment;
-}
-
-}  // namespace detail
-
-/// What a pass of attention has to tell apart: gradients are nothing to F.
-[[nodiscard]] constexpr KeptKeys told_apart(const KeptKeys& kept, Pass pass) noexcept {
-  return {kept.pages, kept.gradients || pass == Pass::forward};
-}
-
-/// The slices of the pack that keep what `kept` says, each with the keys that the rank has of its
-/// sample.
-[[nodiscard]] inline AttentionPart own_attention(Tables& tables, const PackPlaces& places,
-                                                 Pass pass, const KeptKeys& kept) {
+/// The slices of the pack, each with the keys that the rank has of its sample, of which wanted(i)
+/// says yes: they must keep the same. Slices by heads have queries alone.
+template <class Wanted>
+[[nodiscard]] AttentionPart own_attention(Tables& tables, const PackPlaces& places, Wanted wanted) {
   std::vector<KeyPage> pages;
   std::vector<std::int32_t> first_page;
   for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
     first_page.push_back(to_table(static_cast<std::int64_t>(pages.size())));
-    if (told_apart(places.segment(i).kept, pass) != kept) continue;
+    if (!wanted(i) || travels_by_heads(places.segment(i))) continue;
     const CpShard& shard = places.segment(i).shard;
     detail::add_pages(pages, places, shard, shard.before(places.segment(i).slice.end).value,
                       [&](std::int64_t own) { return places.key_row(i, own); });
@@ -198,10 +48,11 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
     std::vector<AttentionSegment> segments;
     for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
       const runtime::SegmentMemory& memory = places.segment(i);
-      if (told_apart(memory.kept, pass) != kept) continue;
+      if (!wanted(i)) continue;
       for (const runtime::PieceMemory& piece : memory.pieces) {
         AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
         segment.first_page = first_page[i];
+        if (travels_by_heads(memory)) continue;
         segment.keys = to_table(memory.shard.before(memory.slice.end).value);
         segment.key_gradient_row = to_table(places.gradient_row(i, layer));
         segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
@@ -256,8 +107,27 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
   });
 }
 
+/// Attention on the rank's own keys, by what slices keep.
+using OwnParts = std::vector<std::pair<KeptKeys, AttentionPart>>;
+
+/// The slices of which among(segment) says yes.
+template <class Among>
+[[nodiscard]] OwnParts own_parts(Tables& tables, const PackPlaces& places, Pass pass, Among among) {
+  OwnParts parts;
+  for (const runtime::SegmentMemory& segment : places.call.segments) {
+    const KeptKeys kept = told_apart(segment.kept, pass);
+    const auto same = [&](const auto& part) { return part.first == kept; };
+    if (!among(segment) || std::ranges::any_of(parts, same)) continue;
+    parts.emplace_back(kept, own_attention(tables, places, [&](std::size_t i) {
+                         const runtime::SegmentMemory& one = places.segment(i);
+                         return among(one) && told_apart(one.kept, pass) == kept;
+                       }));
+  }
+  return parts;
+}
+
 /// What a slice of a context-parallel group does in one round of its ring, by the number of the
-/// step.
+/// step; nothing where it goes by heads.
 struct RingPart {
   std::vector<AttentionPart> forward, backward;
   TablePart<std::int32_t> own_keys;  ///< rows of the rank's keys (PackPlaces::key_row)
@@ -268,6 +138,7 @@ struct RingPart {
   const runtime::SegmentMemory& segment = places.segment(i);
   const CpShard& shard = segment.shard;
   RingPart part;
+  if (segment.exchange == RingMode::by_heads) return part;
   if (segment.exchange == RingMode::pass_kv) {
     std::vector<std::int32_t> rows;
     for (std::int64_t own = 0; own < shard.before(segment.slice.end).value; ++own) {
@@ -351,7 +222,8 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
 }
 
 /// The rotary table of a layer, by the rows of the blocks. F: queries go to the blocks' rows, keys
-/// and values to the pages, or to rows of the arena that are the unit's. B: gradients of queries
+/// and values to the pages, or to rows of the arena that are the unit's; by heads to those from
+/// which they travel. B: gradients of queries
 /// stand in rows counted over all blocks, those of keys and values where they are summed; if some
 /// are in the workspace, all are there by then.
 [[nodiscard]] inline std::vector<RopeRow> rope_rows(const PackPlaces& places, Pass pass,
@@ -362,6 +234,11 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
     const runtime::SegmentMemory& segment = places.segment(i);
     const std::int64_t before = segment.shard.before(segment.slice.begin).value;
     const auto key_and_value = [&](std::int64_t own) -> std::pair<std::int64_t, std::int64_t> {
+      if (pass == Pass::forward && travels_by_heads(segment)) {
+        const std::int64_t row = places.keys.key_row[i] + own - before;
+        return {places.arena.row_of(places.keys.head_key.data, k) + row,
+                places.arena.row_of(places.keys.head_value.data, k) + row};
+      }
       if (pass == Pass::forward && segment.kept.pages) {
         const std::int64_t key = places.key_row(i, own) + layer * 2 * page;
         return {key, key + page};
@@ -446,8 +323,10 @@ struct PackTables {
   std::vector<TablePart<RopeRow>> rope;  ///< by layer
   std::vector<RowRun> again;             ///< B: rows whose keys and values it makes again
   TablePart<RopeRow> rope_again;
-  std::vector<std::pair<KeptKeys, AttentionPart>> own;  ///< by what slices keep
-  std::vector<RingPart> ring;                           ///< by segment, in context-parallel groups
+  OwnParts own;   ///< all slices: of a rank alone, or of B
+  OwnParts kept;  ///< in context-parallel groups: slices by heads that stay on one rank
+  std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
+  ByHeadsTables by_heads;
 };
 
 /// `attends`: B computes attention's output again.
@@ -483,14 +362,13 @@ struct PackTables {
     made.rope_again = tables.add(again.rope);
   }
   if (!in_ring || pass == Pass::backward) {
-    for (const runtime::SegmentMemory& segment : call.segments) {
-      const KeptKeys kept = told_apart(segment.kept, pass);
-      const bool known =
-          std::ranges::any_of(made.own, [&](const auto& part) { return part.first == kept; });
-      if (!known) made.own.emplace_back(kept, own_attention(tables, places, pass, kept));
-    }
+    made.own = own_parts(tables, places, pass, [](const auto&) { return true; });
   }
   if (!in_ring) return made;
+  made.kept = own_parts(tables, places, pass, [](const runtime::SegmentMemory& segment) {
+    return segment.exchange == RingMode::by_heads && !travels_by_heads(segment);
+  });
+  made.by_heads = by_heads_tables(tables, places, pass, attends);
   for (std::size_t i = 0; i < call.segments.size(); ++i) {
     made.ring.push_back(
         ring_of(tables, places, i, pass == Pass::forward || attends, pass == Pass::backward));

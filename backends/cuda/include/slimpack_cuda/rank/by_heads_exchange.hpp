@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of slices by heads in one layer: ranks pass their tokens' heads to each other, attend
+// with a part of the heads to all tokens, and pass home what comes of it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/columns.hpp"
+#include "slimpack_cuda/elements.hpp"
+#include "slimpack_cuda/rank/backward_rows.hpp"
+#include "slimpack_cuda/rank/block_rows.hpp"
+#include "slimpack_cuda/rank/by_heads_memory.hpp"
+#include "slimpack_cuda/rank/by_heads_tables.hpp"
+#include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/pack_places.hpp"
+#include "slimpack_cuda/rank/staging.hpp"
+
+namespace slimpack::cuda {
+
+/// All slices of a pack that travel by heads, together, piece by piece of the heads: while one is
+/// attended to, the next is on its way, and what came of the one before goes home.
+class ByHeadsExchange {
+ public:
+  /// `own` is scratch of F that is free behind the projection: own rows by heads x 2k.
+  ByHeadsExchange(const PackPlaces& places, const ByHeadsTables& tables, const TableRing& ring,
+                  DeviceSpan<Bf16> own, StreamView stream)
+      : places_(places),
+        tables_(tables),
+        ring_(ring),
+        own_(own),
+        stream_(stream),
+        sizes_(places),
+        memory_(place_head_memory(places, tables)),
+        q_(places.model.query_width()),
+        k_(places.model.key_width()),
+        heads_(places.model.heads) {}
+
+  /// What is left of the room of exchanges.
+  [[nodiscard]] std::span<std::byte> rest() const noexcept { return memory_.rest; }
+
+  /// Fills attention outputs and log-sum-exps of the slices' own rows. Own keys must be where the
+  /// projection puts them (UnitKeys); pages and workspace get them by heads.
+  template <class Link>
+  void forward(std::int64_t layer, Link& link) const {
+    if (tables_.empty()) return;
+    DeviceSpan<Bf16> key = places_.keys.key, value = places_.keys.value;
+    if (tables_.pass == Pass::forward) {
+      // Messages come to stand where the projection has put the keys.
+      key = own_.subspan(0, places_.keys.head_key.size);
+      value = own_.subspan(key.size, key.size);
+      copy(key, places_.keys.head_key, stream_);
+      copy(value, places_.keys.head_value, stream_);
+    }
+    const auto stored = ring_.span(tables_.stored), loose = ring_.span(tables_.loose);
+    const auto give = [&](std::size_t i) {
+      const auto to = given(i, HeadWay::forward);
+      const HeadMessage first = mine(to, HeadWay::forward, i);
+      split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
+      split(first.key, to, key, stored, k_, i);
+      split(first.value, to, value, stored, k_, i);
+      begin(to, taken(i, HeadWay::forward), link);
+      if (tables_.all.loose == 0) return;
+      const HeadMemory::Piece& memory = memory_.pieces[i];
+      for (const bool values : {false, true}) {
+        const auto apart = given_apart(i, values);
+        split(elements<Bf16>(apart.front()), apart, values ? value : key, loose, k_, i);
+        begin(apart, taken_apart(i, values ? memory.value : memory.key), link);
+      }
+    };
+    const auto attend = [&](std::size_t i) {
+      const auto there = taken(i, HeadWay::forward), home = this->home(i, HeadWay::forward_home);
+      std::vector<MemoryCopy> copies;
+      for_each_rank(there, HeadWay::forward, i, [&](const HeadMessage& one, std::size_t rank) {
+        order(copies, one.query, memory_.query, sizes_.query(), rank, i, true);
+        if (tables_.pass == Pass::forward && one.key.size > 0) {
+          store_keys(places_.arena.rows<Bf16>(sizes_.key()), both(one),
+                     ring_.span(tables_.pages[rank]), key_rows(one, i, layer), stream_);
+        }
+      });
+      copy_all(copies, stream_);
+      for (const ByHeadsPart& part : tables_.attention) {
+        const auto [keys, values] = keys_of(part.kept, i, layer);
+        attention_forward(memory_.output, memory_.log_sum, memory_.query, keys, values,
+                          part.pieces[i].work(ring_, layer), places_.by_heads.shape,
+                          places_.by_heads.path, stream_);
+      }
+      copies.clear();
+      for_each_rank(home, HeadWay::forward_home, i, [&](const HeadMessage& one, std::size_t rank) {
+        order(copies, one.query, memory_.output, sizes_.query(), rank, i, false);
+        order(copies, one.log_sum, memory_.log_sum, sizes_.statistics(), rank, i, false);
+      });
+      copy_all(copies, stream_);
+      begin(home, given(i, HeadWay::forward_home), link);
+    };
+    const auto take = [&](std::size_t i) {
+      const auto from = given(i, HeadWay::forward_home);
+      const HeadMessage first = mine(from, HeadWay::forward_home, i);
+      join(places_.arena.rows<Bf16>(q_), first.query, from, of(tables_.output, layer), q_, i);
+      join(places_.arena.rows<float>(heads_), first.log_sum, from, of(tables_.log_sum, layer),
+           heads_, i);
+    };
+    run(tables_.all.loose > 0 ? 3 : 1, give, attend, take, link);
+  }
+
+  /// Fills the gradients of the slices' own queries, in rows of all blocks, and adds those of own
+  /// keys and values to the unit's; `rows` has delta and the gradients of outputs.
+  template <class Link>
+  void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
+    if (tables_.empty()) return;
+    fill_zeros(memory_.sums, stream_);
+    const auto gradient = ring_.span(tables_.gradient);
+    const auto give = [&](std::size_t i) {
+      const auto to = given(i, HeadWay::backward);
+      const HeadMessage first = mine(to, HeadWay::backward, i);
+      split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
+      split(first.dattention, to, rows.dattention, gradient, q_, i);
+      split(first.log_sum, to, places_.arena.rows<float>(heads_), of(tables_.log_sum, layer),
+            heads_, i);
+      split(first.delta, to, rows.delta, gradient, heads_, i);
+      begin(to, taken(i, HeadWay::backward), link);
+    };
+    const auto attend = [&](std::size_t i) {
+      const auto there = taken(i, HeadWay::backward), home = this->home(i, HeadWay::backward_home);
+      std::vector<MemoryCopy> copies;
+      for_each_rank(there, HeadWay::backward, i, [&](const HeadMessage& one, std::size_t rank) {
+        order(copies, one.query, memory_.query_back, sizes_.query(), rank, i, true);
+        order(copies, one.dattention, memory_.dattention, sizes_.query(), rank, i, true);
+        order(copies, one.log_sum, memory_.log_sum_back, sizes_.statistics(), rank, i, true);
+        order(copies, one.delta, memory_.delta, sizes_.statistics(), rank, i, true);
+      });
+      copy_all(copies, stream_);
+      for (const ByHeadsPart& part : tables_.attention) {
+        const auto [keys, values] = keys_of(part.kept, i, layer);
+        const DeviceSpan<float> sums =
+            part.kept.gradients ? places_.arena.rows<float>(sizes_.key()) : memory_.sums;
+        attention_backward(memory_.dquery, sums, sums, memory_.query_back, keys, values,
+                           memory_.log_sum_back, memory_.delta, memory_.dattention,
+                           part.pieces[i].work(ring_, layer), places_.by_heads.shape,
+                           places_.by_heads.path, stream_);
+      }
+      copies.clear();
+      for_each_rank(home, HeadWay::backward_home, i, [&](const HeadMessage& one, std::size_t rank) {
+        order(copies, one.query, memory_.dquery, sizes_.query(), rank, i, false);
+        if (one.key.size == 0) return;
+        load_key_gradients(both(one), places_.arena.rows<float>(sizes_.key()),
+                           ring_.span(tables_.gradients[rank]), key_rows(one, i, layer), stream_);
+      });
+      copy_all(copies, stream_);
+      begin(home, given(i, HeadWay::backward_home), link);
+    };
+    const auto take = [&](std::size_t i) {
+      const auto from = given(i, HeadWay::backward_home);
+      const HeadMessage first = mine(from, HeadWay::backward_home, i);
+      join(rows.dquery, first.query, from, gradient, q_, i);
+      add(places_.keys.dkey, first.key, from, i);
+      add(places_.keys.dvalue, first.value, from, i);
+    };
+    run(1, give, attend, take, link);
+  }
+
+ private:
+  using Messages = std::vector<std::span<std::byte>>;
+
+  /// Gives the pieces in order, each before the one ahead of it is attended to, and takes them home
+  /// when the next has been attended to. A piece has so many messages there.
+  template <class Give, class Attend, class Take, class Link>
+  void run(int messages, Give give, Attend attend, Take take, Link& link) const {
+    const std::size_t count = tables_.pieces.size();
+    const auto take_home = [&](std::size_t i) {
+      link.end_all_to_all();
+      take(i);
+    };
+    give(0);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i >= 2) take_home(i - 2);
+      for (int message = 0; message < messages; ++message) link.end_all_to_all();
+      if (i + 1 < count) give(i + 1);
+      attend(i);
+    }
+    if (count >= 2) take_home(count - 2);
+    take_home(count - 1);
+  }
+  template <class Link>
+  void begin(const Messages& from, const Messages& into, Link& link) const {
+    const std::vector<std::span<const std::byte>> parts(from.begin(), from.end());
+    link.begin_all_to_all(places_.call.ring, parts, into);
+  }
+
+  // --- where messages are ---
+
+  [[nodiscard]] const ByHeadsRows& own_rows() const {
+    return tables_.ranks[places_.call.ring.self];
+  }
+  [[nodiscard]] Messages messages(std::span<std::byte> room, HeadWay way, std::size_t i,
+                                  bool own) const {
+    std::vector<std::int64_t> sizes;
+    for (const ByHeadsRows& rank : tables_.ranks) {
+      sizes.push_back(tables_.pieces[i].heads * sizes_.message(own ? own_rows() : rank, way));
+    }
+    return place_messages(room, sizes);
+  }
+  /// Of the rank's own rows, by the rank that has their heads.
+  [[nodiscard]] Messages given(std::size_t i, HeadWay way) const {
+    return messages(memory_.pieces[i].own, way, i, true);
+  }
+  /// Of the piece's heads, by the rank that owns the rows.
+  [[nodiscard]] Messages taken(std::size_t i, HeadWay way) const {
+    const HeadMemory::Piece& piece = memory_.pieces[i];
+    return messages(way == HeadWay::backward ? piece.taken_back : piece.taken, way, i, false);
+  }
+  [[nodiscard]] Messages home(std::size_t i, HeadWay way) const {
+    const HeadMemory::Piece& piece = memory_.pieces[i];
+    return messages(way == HeadWay::backward_home ? piece.taken_back : piece.home, way, i, false);
+  }
+  /// Keys, or values, that travel apart: behind the queries in what is given.
+  [[nodiscard]] Messages given_apart(std::size_t i, bool values) const {
+    const std::span<std::byte> last = given(i, HeadWay::forward).back();
+    const std::span<std::byte> own = memory_.pieces[i].own;
+    const auto ranks = static_cast<std::int64_t>(tables_.ranks.size());
+    Carver rest(own.subspan(static_cast<std::size_t>(last.data() + last.size() - own.data())));
+    const std::int64_t size = tables_.pieces[i].heads * own_rows().loose * sizes_.key() * 2;
+    if (values) static_cast<void>(rest.take_bytes(ranks * size));
+    Messages messages;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) messages.push_back(rest.take_bytes(size));
+    return messages;
+  }
+  [[nodiscard]] Messages taken_apart(std::size_t i, DeviceSpan<Bf16> matrix) const {
+    Carver rest(std::as_writable_bytes(host_span(matrix)));
+    Messages messages;
+    for (const ByHeadsRows& rank : tables_.ranks) {
+      messages.push_back(rest.take_bytes(tables_.pieces[i].heads * rank.loose * sizes_.key() * 2));
+    }
+    return messages;
+  }
+  [[nodiscard]] HeadMessage mine(const Messages& messages, HeadWay way, std::size_t i) const {
+    return sizes_.cut(messages.front(), own_rows(), way, tables_.pieces[i]);
+  }
+  template <class Visit>
+  void for_each_rank(const Messages& messages, HeadWay way, std::size_t i, Visit visit) const {
+    for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+      visit(sizes_.cut(messages[rank], tables_.ranks[rank], way, tables_.pieces[i]), rank);
+    }
+  }
+
+  // --- what goes into them and comes out ---
+
+  /// One matrix of the messages to or from all ranks, of which `first` is that of the first.
+  template <class Element>
+  struct Columns {
+    DeviceSpan<Element> parts;
+    ColumnShape shape;
+  };
+  template <class Element>
+  [[nodiscard]] Columns<Element> columns(DeviceSpan<Element> first, const Messages& messages,
+                                         std::int64_t width, std::size_t i) const {
+    const HeadPiece& piece = tables_.pieces[i];
+    const auto ranks = static_cast<std::int64_t>(messages.size());
+    const std::int64_t stride =
+        (messages[1].data() - messages[0].data()) / static_cast<std::int64_t>(sizeof(Element));
+    const std::int64_t head = first.size / piece.heads;
+    return {{first.data, (ranks - 1) * stride + first.size},
+            {head / (width / ranks / tables_.heads), width, ranks, stride, tables_.heads,
+             piece.first, piece.heads, head}};
+  }
+  template <class Element>
+  void split(DeviceSpan<Element> first, const Messages& messages, DeviceSpan<Element> whole,
+             DeviceSpan<const std::int32_t> table, std::int64_t width, std::size_t i) const {
+    if (first.size == 0) return;
+    const Columns<Element> to = columns(first, messages, width, i);
+    split_columns(to.parts, whole, table, to.shape, stream_);
+  }
+  template <class Element>
+  void join(DeviceSpan<Element> whole, DeviceSpan<Element> first, const Messages& messages,
+            DeviceSpan<const std::int32_t> table, std::int64_t width, std::size_t i) const {
+    if (first.size == 0) return;
+    const Columns<Element> from = columns(first, messages, width, i);
+    join_columns(whole, from.parts, table, from.shape, stream_);
+  }
+  /// To the gradients of the own rows, which slices by heads have first of all.
+  void add(DeviceSpan<float> whole, DeviceSpan<Bf16> first, const Messages& messages,
+           std::size_t i) const {
+    if (first.size == 0) return;
+    const Columns<Bf16> from = columns(first, messages, k_, i);
+    add_columns(whole.subspan(0, from.shape.rows * k_), from.parts, from.shape, stream_);
+  }
+  /// A matrix of a rank's message into the rows of all ranks, or out of them.
+  template <class Element>
+  void order(std::vector<MemoryCopy>& copies, DeviceSpan<Element> matrix, DeviceSpan<Element> all,
+             std::int64_t width, std::size_t rank, std::size_t i, bool into_all) const {
+    const HeadPiece& piece = tables_.pieces[i];
+    const ByHeadsRows& of = tables_.ranks[rank];
+    const std::int64_t size = of.rows * width;
+    for (std::int64_t head = 0; size > 0 && head < piece.heads; ++head) {
+      const auto one = matrix.data + head * size;
+      const auto there =
+          all.data + ((piece.first + head) * tables_.all.rows + of.first_row) * width;
+      const std::int64_t bytes = size * static_cast<std::int64_t>(sizeof(Element));
+      copies.push_back(into_all ? MemoryCopy{there, one, bytes} : MemoryCopy{one, there, bytes});
+    }
+  }
+  /// Keys and values of a message.
+  [[nodiscard]] static DeviceSpan<Bf16> both(const HeadMessage& one) {
+    return {one.key.data, one.key.size + one.value.size};
+  }
+  [[nodiscard]] KeyRowShape key_rows(const HeadMessage& one, std::size_t i,
+                                     std::int64_t layer) const {
+    const HeadPiece& piece = tables_.pieces[i];
+    const std::int64_t head = one.key.size / piece.heads;
+    return {head / sizes_.key(), sizes_.key(), tables_.heads, piece.first,
+            piece.heads,         head,         one.key.size,  layer};
+  }
+  /// What attention's tables number rows of.
+  [[nodiscard]] std::pair<DeviceSpan<Bf16>, DeviceSpan<Bf16>> keys_of(const KeptKeys& kept,
+                                                                      std::size_t i,
+                                                                      std::int64_t layer) const {
+    if (!kept.pages) return {memory_.pieces[i].key, memory_.pieces[i].value};
+    // Of the matrices of a page a layer has two; values of the last one are as many rows from the
+    // end as their keys from theirs.
+    const std::int64_t page = tables_.heads * places_.page.value * sizes_.key();
+    const DeviceSpan<Bf16> all = places_.arena.rows<Bf16>(sizes_.key());
+    const std::int64_t size = std::max<std::int64_t>(0, all.size - (2 * layer + 1) * page);
+    return {{all.data + 2 * layer * page, size}, {all.data + (2 * layer + 1) * page, size}};
+  }
+  [[nodiscard]] DeviceSpan<const std::int32_t> of(
+      const std::vector<TablePart<std::int32_t>>& tables, std::int64_t layer) const {
+    return ring_.span(tables[static_cast<std::size_t>(layer)]);
+  }
+
+  const PackPlaces& places_;
+  const ByHeadsTables& tables_;
+  const TableRing& ring_;
+  DeviceSpan<Bf16> own_;
+  StreamView stream_;
+  HeadSizes sizes_;
+  HeadMemory memory_;
+  std::int64_t q_, k_, heads_;
+};
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where an exchange by heads has its messages, and what attention reads and makes of them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/bf16.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/rank/by_heads_tables.hpp"
+#include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/pack_places.hpp"
+
+namespace slimpack::cuda {
+
+/// What travels: to the ranks of heads, and home. In F keys and values that no page will hold
+/// travel apart, and so they do where B makes attention again.
+enum class HeadWay : std::uint8_t { forward, forward_home, backward, backward_home };
+
+/// What one rank brings to another or takes home of a piece of the heads: matrix after matrix, in
+/// each head after head, in each the rank's rows. `query` and `key` are whatever has their width.
+struct HeadMessage {
+  DeviceSpan<Bf16> query, dattention, key, value;
+  DeviceSpan<float> log_sum, delta;
+};
+
+/// Bytes of messages, of a head of keys with its heads of queries.
+class HeadSizes {
+ public:
+  explicit HeadSizes(const PackPlaces& places)
+      : query_(places.by_heads.shape.heads * places.model.head_dim),
+        key_(places.model.head_dim),
+        group_(places.by_heads.shape.heads) {}
+
+  /// Elements of a row: of queries, of keys or values, and numbers of log-sum-exps.
+  [[nodiscard]] std::int64_t query() const noexcept { return query_; }
+  [[nodiscard]] std::int64_t key() const noexcept { return key_; }
+  [[nodiscard]] std::int64_t statistics() const noexcept { return group_; }
+
+  [[nodiscard]] std::int64_t message(const ByHeadsRows& of, HeadWay way) const noexcept {
+    const std::int64_t both = way == HeadWay::backward ? 2 : 1;
+    return 2 * (both * of.rows * query_ + 2 * keys(of, way) * key_) +
+           4 * numbers(way) * of.rows * group_;
+  }
+  [[nodiscard]] HeadMessage cut(std::span<std::byte> bytes, const ByHeadsRows& of, HeadWay way,
+                                const HeadPiece& piece) const {
+    Carver rest(bytes);
+    HeadMessage one;
+    one.query = rest.take<Bf16>(piece.heads * of.rows, query_);
+    if (way == HeadWay::backward) one.dattention = rest.take<Bf16>(piece.heads * of.rows, query_);
+    one.key = rest.take<Bf16>(piece.heads * keys(of, way), key_);
+    one.value = rest.take<Bf16>(piece.heads * keys(of, way), key_);
+    // Single numbers, which are not aligned to 16 bytes, come last.
+    if (numbers(way) > 0) one.log_sum = rest.take<float>(piece.heads * of.rows, group_);
+    if (numbers(way) > 1) one.delta = rest.take<float>(piece.heads * of.rows, group_);
+    return one;
+  }
+
+ private:
+  [[nodiscard]] static std::int64_t keys(const ByHeadsRows& of, HeadWay way) noexcept {
+    return way == HeadWay::forward ? of.stored : way == HeadWay::backward_home ? of.rows : 0;
+  }
+  [[nodiscard]] static std::int64_t numbers(HeadWay way) noexcept {
+    return way == HeadWay::backward ? 2 : way == HeadWay::forward_home ? 1 : 0;
+  }
+
+  std::int64_t query_, key_, group_;
+};
+
+/// Messages one behind the other, each at a multiple of kMatrixAlignment where there is room.
+[[nodiscard]] inline std::vector<std::span<std::byte>> place_messages(
+    std::span<std::byte> room, std::span<const std::int64_t> sizes) {
+  const auto place = [&](std::size_t alignment) {
+    std::vector<std::span<std::byte>> messages;
+    std::size_t at = 0;
+    for (const std::int64_t size : sizes) {
+      at = (at + alignment - 1) / alignment * alignment;
+      const auto bytes = static_cast<std::size_t>(size);
+      if (at + bytes > room.size()) return std::vector<std::span<std::byte>>{};
+      messages.push_back(room.subspan(at, bytes));
+      at += bytes;
+    }
+    return messages;
+  };
+  std::vector<std::span<std::byte>> messages = place(kMatrixAlignment);
+  if (messages.empty()) messages = place(1);
+  if (messages.empty()) throw std::logic_error("the room for messages by heads is too small");
+  return messages;
+}
+
+/// The memory of a layer's exchange, within head_buffer_bytes. What a rank sends and takes home
+/// take turns, and so do what arrives and what is sent home but for keys that are needed later.
+struct HeadMemory {
+  /// Of a piece of the heads.
+  struct Piece {
+    std::span<std::byte> own;          ///< what the rank gives, then what comes home
+    std::span<std::byte> taken, home;  ///< F, and where B repeats it
+    DeviceSpan<Bf16> key, value;       ///< of all ranks' rows whose keys no page holds
+    std::span<std::byte> taken_back;   ///< B: what arrives, then what goes home
+  };
+  std::vector<Piece> pieces;
+  /// All heads, head after head, each with the rows of all ranks.
+  DeviceSpan<Bf16> query, output;                   ///< F, and where B repeats it
+  DeviceSpan<float> log_sum;                        ///< the same
+  DeviceSpan<Bf16> query_back, dattention, dquery;  ///< B
+  DeviceSpan<float> log_sum_back, delta;            ///< B
+  DeviceSpan<float> sums;     ///< B: gradients of keys and values that are not kept
+  std::span<std::byte> rest;  ///< room that rings have at the same time
+};
+
+/// Cuts the room of exchanges up. Of B's, keys that no page holds stay beside rings of the layer.
+[[nodiscard]] inline HeadMemory place_head_memory(const PackPlaces& places,
+                                                  const ByHeadsTables& tables) {
+  HeadMemory memory;
+  memory.rest = places.exchange;
+  if (tables.empty()) return memory;
+  const HeadSizes sizes(places);
+  const auto ranks = static_cast<std::int64_t>(tables.ranks.size());
+  const ByHeadsRows& mine = tables.ranks[places.call.ring.self];
+  const std::int64_t all = tables.all.rows, heads = tables.heads;
+  const bool back = tables.pass == Pass::backward, forth = !back || tables.again;
+  const auto aligned = [](std::int64_t bytes) {
+    constexpr auto kTo = static_cast<std::int64_t>(kMatrixAlignment);
+    return (bytes + kTo - 1) / kTo * kTo;
+  };
+  /// Room for the messages of all ranks, all of which are aligned.
+  const auto of_all = [&](HeadWay way, const HeadPiece& piece) {
+    std::int64_t bytes = 0;
+    for (const ByHeadsRows& rank : tables.ranks) {
+      bytes += aligned(piece.heads * sizes.message(rank, way));
+    }
+    return bytes;
+  };
+  Carver rest(places.exchange);
+  memory.sums = rest.take<float>(2 * heads * tables.sums, sizes.key());
+  for (const HeadPiece& piece : tables.pieces) {
+    const auto bytes = [&](HeadWay way) {
+      return ranks * aligned(piece.heads * sizes.message(mine, way));
+    };
+    // Keys that travel apart with queries are no more than those of backward_home.
+    const std::int64_t both = bytes(HeadWay::backward_home);
+    memory.pieces.emplace_back().own =
+        rest.take_bytes(back ? std::max(bytes(HeadWay::backward), both) : both);
+  }
+  for (std::size_t i = 0; forth && i < memory.pieces.size(); ++i) {
+    const HeadPiece& piece = tables.pieces[i];
+    HeadMemory::Piece& one = memory.pieces[i];
+    const std::span<std::byte> begin = rest.rest();
+    one.taken = rest.take_bytes(piece.heads * sizes.message(tables.all, HeadWay::forward));
+    one.key = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+    one.value = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+    // Behind attention nothing of this is needed in F.
+    if (!back) one.home = begin.first(begin.size() - rest.rest().size());
+  }
+  Carver more(rest);
+  if (forth) {
+    for (std::size_t i = 0; back && i < memory.pieces.size(); ++i) {
+      memory.pieces[i].home = more.take_bytes(of_all(HeadWay::forward_home, tables.pieces[i]));
+    }
+    memory.query = more.take<Bf16>(heads * all, sizes.query());
+    memory.output = more.take<Bf16>(heads * all, sizes.query());
+    memory.log_sum = more.take<float>(heads * all, sizes.statistics());
+  }
+  if (back) {
+    for (std::size_t i = 0; i < memory.pieces.size(); ++i) {
+      const HeadPiece& piece = tables.pieces[i];
+      memory.pieces[i].taken_back = rest.take_bytes(
+          std::max(of_all(HeadWay::backward, piece), of_all(HeadWay::backward_home, piece)));
+    }
+    memory.query_back = rest.take<Bf16>(heads * all, sizes.query());
+    memory.dattention = rest.take<Bf16>(heads * all, sizes.query());
+    memory.dquery = rest.take<Bf16>(heads * all, sizes.query());
+    memory.log_sum_back = rest.take<float>(heads * all, sizes.statistics());
+    memory.delta = rest.take<float>(heads * all, sizes.statistics());
+  }
+  if (more.rest().size() < rest.rest().size()) rest = more;
+  rest.align();
+  memory.rest = rest.rest();
+  return memory;
+}
+
+}  // namespace slimpack::cuda
