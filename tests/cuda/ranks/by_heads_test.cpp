@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -119,7 +120,79 @@ double difference(const std::map<std::string, std::vector<double>>& one,
   return std::sqrt(off / all);
 }
 
+/// Notes what begins (b) and what ends (e) of what members give each other.
+class NotingLink : public cuda::StreamTransport {
+ public:
+  NotingLink(cuda::StreamTransport link, std::string& notes)
+      : cuda::StreamTransport(std::move(link)), notes_(notes) {}
+  void begin_all_to_all(const runtime::ProcessGroup& process_group,
+                        std::span<const std::span<const std::byte>> from,
+                        std::span<const std::span<std::byte>> into) {
+    notes_ += 'b';
+    cuda::StreamTransport::begin_all_to_all(process_group, from, into);
+  }
+  void end_all_to_all() {
+    notes_ += 'e';
+    cuda::StreamTransport::end_all_to_all();
+  }
+
+ private:
+  std::string& notes_;
+};
+
 }  // namespace
+
+TEST_CASE("ranks by heads: a piece is on its way while the one before is attended to") {
+  // A piece that comes has ended before attention and the next has begun; what goes home ends when
+  // the next piece has been attended to.
+  const std::vector<std::string> of_pieces{"bebe", "bebbebee", "bebbebbeebee", "bebbebbeebbeebee"};
+  for (std::int64_t heads = 1; heads <= 5; ++heads) {
+    CAPTURE(heads);
+    test::ByHeadsOptions options;
+    options.heads = heads;
+    options.plans.max_pp = options.plans.max_chunks = 1;
+    options.plans.recompute = Recompute::none;
+    const Plan plan = test::by_heads_plan(900, options);
+    test::RankDevices devices = test::rank_devices(plan, 1);
+    std::vector<std::string> notes(devices.size());
+    std::vector<std::unique_ptr<cuda::RankStreams>> streams;
+    for (cuda::RankDevice& device : devices) {
+      streams.push_back(std::make_unique<cuda::RankStreams>(device.stream()));
+    }
+    runtime::DeviceThreads threads(devices.size());
+    (void)runtime::run_step_with<NotingLink>(
+        threads, plan, runtime::make_program(plan), test::random_data(plan, 1), std::span(devices),
+        [&](cuda::StreamRendezvous& rendezvous, std::size_t device) {
+          return NotingLink(
+              cuda::StreamTransport(rendezvous, device, cuda::StreamMover(*streams[device])),
+              notes[device]);
+        });
+    const std::string& layer =
+        of_pieces[static_cast<std::size_t>(std::min<std::int64_t>(heads, 4) - 1)];
+    CHECK(notes[0].size() > layer.size());
+    std::string expected;
+    while (expected.size() < notes[0].size()) expected += layer;
+    CHECK(notes[0] == expected);
+    CHECK(notes[1] == notes[0]);
+  }
+}
+
+TEST_CASE("head_pieces: four at most, of about equal numbers of heads") {
+  for (std::int64_t heads = 1; heads <= 40; ++heads) {
+    CAPTURE(heads);
+    const std::vector<cuda::HeadPiece> pieces = cuda::head_pieces(heads);
+    CHECK(static_cast<std::int64_t>(pieces.size()) == std::min<std::int64_t>(heads, 4));
+    std::int64_t next = 0, least = heads, most = 0;
+    for (const cuda::HeadPiece& piece : pieces) {
+      CHECK(piece.first == next);
+      next += piece.heads;
+      least = std::min(least, piece.heads);
+      most = std::max(most, piece.heads);
+    }
+    CHECK(next == heads);
+    CHECK(most - least <= 1);
+  }
+}
 
 TEST_CASE("ranks by heads: groups of 2, 3 and 4 give the oracle's loss and gradients") {
   Worst worst;

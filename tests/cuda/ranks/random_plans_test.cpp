@@ -57,7 +57,7 @@ TEST_CASE("ranks: random plans give the oracle's loss and gradients in the simul
   test::RandomPlanOptions options = test::small_plans();
   options.by_heads = true;
   std::int64_t by_heads = 0;
-  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+  for (std::uint64_t seed = 32; seed < 48; ++seed) {
     check(seed, options, worst);
     by_heads += test::features_of(test::rank_plan(seed, options)).merged_heads;
   }

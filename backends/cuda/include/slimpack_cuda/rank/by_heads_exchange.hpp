@@ -22,6 +22,7 @@
 #include "slimpack_cuda/rank/memory.hpp"
 #include "slimpack_cuda/rank/pack_places.hpp"
 #include "slimpack_cuda/rank/staging.hpp"
+#include "slimpack_cuda/rank/tensor_unit.hpp"
 
 namespace slimpack::cuda {
 

@@ -92,7 +92,7 @@ struct ByHeadsTables {
 
 namespace detail {
 
-/// Makes the tables of a pass in which keys travel if `keys` says so.
+/// Makes the tables of a pass. With `again` keys that no page holds travel in B too.
 class ByHeadsMaker {
  public:
   ByHeadsMaker(Tables& tables, const PackPlaces& places, Pass pass, bool again)
@@ -247,7 +247,8 @@ class ByHeadsMaker {
     }
   }
 
-  /// Where slices' tokens begin among those of their ranks: before slice `made_.slices[i]`.
+  /// Tokens of each rank that stand before those of a slice: of all slices, and of those whose
+  /// keys no page holds.
   struct Before {
     std::vector<std::int64_t> rows, loose;
   };
