@@ -72,7 +72,8 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
       CHECK(outcome.cpu_seconds >= 0);
       if (is_ours(planner.name)) {
         CHECK(figures <= outcome.simulated_devices);
-        CHECK(heard.prices <= outcome.evaluations);
+        // A candidate is priced twice more where samples may be exchanged by heads.
+        CHECK(heard.prices <= 3 * outcome.evaluations + 2);
         ours_heard += orders;
         ours_said += outcome.simulated_devices;
       } else {
