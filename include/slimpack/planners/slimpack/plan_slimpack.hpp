@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -313,6 +314,20 @@ inline void keep_better(std::optional<PlanOutcome>& best, PlanOutcome outcome) {
   }
 }
 
+/// The plan with samples exchanged by heads where that takes less time, if it fits and its step is
+/// faster: nothing else changes. For one simulation of the step, if the budget has it left.
+inline void try_heads(Plan& plan, const PlanRequest& request, SimulationCounter& counter) {
+  Plan heads = plan;
+  heads.version = kPlanVersion;
+  exchange_by_heads(heads);
+  if (heads.micropacks == plan.micropacks) return;
+  const std::array<std::int64_t, 1> step{counter.step_devices()};
+  counter.run(step, 0, [&](std::size_t) {
+    if (predict(heads, request)) return;
+    if (heads.prediction.iteration < plan.prediction.iteration) plan = std::move(heads);
+  });
+}
+
 /// The searches of a request in the spaces of one problem.
 class SlimpackSearches {
  public:
@@ -411,7 +426,13 @@ class SlimpackSearches {
     counter_.give_back(scores_.take_repeated());
   }
 
-  void keep(PlanOutcome outcome) { keep_better(best_, std::move(outcome)); }
+  void keep(PlanOutcome outcome) {
+    auto* plan = std::get_if<Plan>(&outcome.result);
+    if (plan != nullptr && problem_.options().merging && request_.effort != Effort::fast) {
+      try_heads(*plan, request_, counter_);
+    }
+    keep_better(best_, std::move(outcome));
+  }
   [[nodiscard]] std::vector<std::size_t> sizes(const SlimpackOptions& part) const {
     return slimpack_space(problem_, part, request_.effort).sizes();
   }
@@ -426,20 +447,6 @@ class SlimpackSearches {
   std::optional<PlanOutcome>& best_;
   std::vector<SearchResult> found_;  // by the stages of the last search
 };
-
-/// The plan with samples exchanged by heads where that takes less time, if it fits and its step is
-/// faster: nothing else changes. For one simulation of the step, if the budget has it left.
-inline void try_heads(Plan& plan, const PlanRequest& request, SimulationCounter& counter) {
-  Plan heads = plan;
-  heads.version = kPlanVersion;
-  exchange_by_heads(heads);
-  if (heads.micropacks == plan.micropacks) return;
-  const std::array<std::int64_t, 1> step{counter.step_devices()};
-  counter.run(step, 0, [&](std::size_t) {
-    if (predict(heads, request)) return;
-    if (heads.prediction.iteration < plan.prediction.iteration) plan = std::move(heads);
-  });
-}
 
 }  // namespace detail
 
@@ -465,9 +472,6 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
   if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights, 0);
   if (auto* plan = std::get_if<Plan>(&best->result)) {
-    if (options.merging && request.effort != Effort::fast) {
-      detail::try_heads(*plan, request, counter);
-    }
     plan->prediction.lower_bound =
         std::visit(
             [&](const auto& model) { return iteration_bound(*plan, model, problem.lengths()); },

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/search/detail/recompute_by_length.hpp"
+#include "slimpack/planners/slimpack/exchange.hpp"
 #include "slimpack/planners/slimpack/slice_costs.hpp"
 #include "slimpack/schedule/assign_bound.hpp"
 
@@ -39,26 +41,34 @@ namespace detail {
 class SamplePrices {
  public:
   explicit SamplePrices(const Plan& plan)
-      : plan_(plan), model_(make_model(plan)), modes_(plan.samples.size()) {
+      : plan_(plan),
+        model_(make_model(plan)),
+        modes_(plan.samples.size()),
+        by_heads_(plan.samples.size()) {
     stage_.layers = most_layers(plan.stages, plan.parallel.pp);
     stage_.tensor_parallel = plan.parallel.tp;
     stage_.tensor_link = plan.cluster.inside;
     for (const MicroPack& pack : plan.micropacks) {
       if (pack.pass != Pass::backward) continue;
-      for (const Slice& slice : pack.slices) {
-        Recompute& mode = modes_[index(slice.sample)];
-        mode = std::max(mode, pack.recompute);
+      for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+        const std::size_t sample = index(pack.slices[i].sample);
+        modes_[sample] = std::max(modes_[sample], pack.recompute);
+        by_heads_[sample] = i < pack.exchange.size() && pack.exchange[i] == RingMode::by_heads;
       }
     }
   }
 
   /// Time on each of so many ranks of whose hops so many go from node to node, never below an even
-  /// part of the time on one rank; `even` is the least that it may be where rows divide evenly.
+  /// part of the time on one rank, with the exchange that the plan has; `even` is the least that it
+  /// may be where rows divide evenly, with either exchange.
   [[nodiscard]] std::int64_t time(std::size_t sample, std::int32_t ranks, std::int64_t far,
                                   bool even) const {
-    const std::int64_t alone = price(sample, 1, 0, true);
+    const std::int64_t alone = price(sample, 1, 0, false, true);
     if (ranks == 1) return alone;
-    return std::max((alone + ranks - 1) / ranks, price(sample, ranks, far, even));
+    const bool heads = divides_heads(plan_, static_cast<std::size_t>(ranks));
+    std::int64_t time = price(sample, ranks, far, !even && by_heads_[sample], even);
+    if (even && heads) time = std::min(time, price(sample, ranks, far, true, even));
+    return std::max((alone + ranks - 1) / ranks, time);
   }
   /// Of a nanosecond: times are in sixteenths, so that none is lost.
   static constexpr std::int64_t kPerNano = 16;
@@ -67,13 +77,15 @@ class SamplePrices {
   static constexpr std::int64_t kNanosParts = kCostScale / kPerNano;
 
   [[nodiscard]] std::int64_t price(std::size_t sample, std::int32_t ranks, std::int64_t far,
-                                   bool even) const {
-    auto found = costs_.find({ranks, far});
+                                   bool by_heads, bool even) const {
+    auto found = costs_.find({ranks, far, by_heads});
     if (found == costs_.end()) {
       StageLoad stage = stage_;
       stage.exchange_link = far == 0 ? plan_.cluster.inside : plan_.cluster.between;
       stage.exchange_hops = far;
-      found = costs_.emplace(std::pair(ranks, far), CostProbe(model_, stage, ranks).passes()).first;
+      if (far > 0) stage.node_ranks = std::max<std::int64_t>(1, ranks / (far + 1));
+      const CostProbe probe(model_, stage, ranks, PackSize::large, by_heads);
+      found = costs_.emplace(std::tuple(ranks, far, by_heads), probe.passes()).first;
     }
     const Tokens length = plan_.samples[sample];
     const PassCosts& costs = found->second;
@@ -91,7 +103,8 @@ class SamplePrices {
   AnyModel model_;
   StageLoad stage_;
   std::vector<Recompute> modes_;  // by sample
-  mutable std::map<std::pair<std::int32_t, std::int64_t>, PassCosts> costs_;
+  std::vector<bool> by_heads_;    // by sample
+  mutable std::map<std::tuple<std::int32_t, std::int64_t, bool>, PassCosts> costs_;
 };
 
 }  // namespace detail

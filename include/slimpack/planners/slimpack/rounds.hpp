@@ -181,7 +181,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
           continue;
         }
         const PackLoad load = even_load(plan, problem_.lengths()[i], ranks, exposed);
-        times[sample].push_back(std::max<std::int64_t>(1, price(load) - fixed));
+        times[sample].push_back(
+            std::max<std::int64_t>(1, (price(many(load)) - fixed) / kManySamples));
       }
     }
     return times;

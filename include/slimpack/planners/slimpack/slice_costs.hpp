@@ -74,10 +74,11 @@ enum class PackSize : std::uint8_t { cached, large };
 /// Asks a cost model what a token, a pair and a slice add to a pack of many.
 class CostProbe {
  public:
-  /// Probes `model`, which must outlive it, for a group of `ranks` ranks on one stage.
+  /// Probes `model`, which must outlive it, for a group of `ranks` ranks on one stage that exchange
+  /// queries in a ring, or `by_heads`.
   CostProbe(const AnyModel& model, const StageLoad& stage, std::int64_t ranks,
-            PackSize size = PackSize::large)
-      : model_(model), stage_(stage), ranks_(ranks), size_(size) {}
+            PackSize size = PackSize::large, bool by_heads = false)
+      : model_(model), stage_(stage), ranks_(ranks), size_(size), by_heads_(by_heads) {}
 
   /// What tokens, pairs and slices cost in F and in B of each mode.
   [[nodiscard]] PassCosts passes() const {
@@ -113,7 +114,12 @@ class CostProbe {
     load.pairs2 = load.filled_pairs2 = pairs2 / ranks_;
     load.segments = segments;
     load.runs = back ? 1 : 0;
-    if (ranks_ > 1) load.q_received = {kTokens - kTokens / ranks_};
+    if (by_heads_) {
+      load.heads_sent = load.tokens;
+      load.alone_pairs2 = load.alone_filled_pairs2 = load.pairs2;
+    } else if (ranks_ > 1) {
+      load.q_received = {kTokens - kTokens / ranks_};
+    }
     const Nanos beyond =
         size_ == PackSize::cached ? spilled(model_, load.tokens, stage_, back) : Nanos{};
     return std::visit(
@@ -151,6 +157,7 @@ class CostProbe {
   StageLoad stage_;
   std::int64_t ranks_;
   PackSize size_;
+  bool by_heads_;
 };
 
 }  // namespace slimpack::planners

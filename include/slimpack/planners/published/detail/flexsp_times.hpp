@@ -19,6 +19,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/published/detail/unit_parts.hpp"
+#include "slimpack/planners/search/detail/sp_groups.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -124,18 +125,18 @@ class HeadSplitTimes {
     const PackLoad own = load(std::span(&whole, 1), ranks, Pass::forward);
     PackLoad least;
     least.tokens = Tokens{1};
-    Nanos time = both(own) - both(least);
+    Nanos time = both(many(own)) - both(least);
     if (ranks > 1) {
       const std::int64_t inside =
           std::clamp<std::int64_t>(plan_.cluster.devices_per_node / plan_.parallel.tp, 1, ranks);
       const HeadSplitBytes bytes = head_split_bytes(plan_, ranks);
       for (const Pass pass : {Pass::forward, Pass::backward}) {
         const HeadSplitPass moved = head_split_pass(bytes, pass, recompute);
-        const std::int64_t all = own.tokens.value * (moved.in + moved.out);
+        const std::int64_t all = kManySamples * own.tokens.value * (moved.in + moved.out);
         time += (all_to_all(all, ranks, inside) - all_to_all(0, ranks, inside)) * stage.layers;
       }
     }
-    return std::max<std::int64_t>(time.value, 1);
+    return std::max<std::int64_t>(time.value / kManySamples, 1);
   }
 
   /// Bytes that all devices send for a pack on all layers.

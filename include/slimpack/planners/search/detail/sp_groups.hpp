@@ -12,12 +12,30 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
 
 namespace slimpack::planners {
 
 /// What a sample takes on groups of 1, 2, 4 .. ranks, in any unit, each >= 1.
 using SpTimes = std::vector<std::int64_t>;
+
+/// Samples are priced as parts of a pack of so many of their kind: rows are filled up to tiles once
+/// a pack.
+inline constexpr std::int64_t kManySamples = 64;
+/// The load of so many.
+[[nodiscard]] constexpr PackLoad many(PackLoad load) noexcept {
+  for (Tokens* const tokens :
+       {&load.tokens, &load.kv_received, &load.q_received, &load.heads_sent}) {
+    *tokens = *tokens * kManySamples;
+  }
+  for (std::int64_t* const amount :
+       {&load.pairs2, &load.filled_pairs2, &load.keys, &load.segments, &load.alone_pairs2,
+        &load.alone_filled_pairs2, &load.alone_keys}) {
+    *amount *= kManySamples;
+  }
+  return load;
+}
 
 /// One micro-batch to divide into groups of ranks, whose sizes are powers of two and sum to at most
 /// `ranks`.
