@@ -21,16 +21,24 @@ namespace slimpack::cpu {
 /// Keys and values of consecutive positions, and their gradients where there are any.
 template <std::floating_point Number>
 struct KeyRun {
-  std::int64_t keys = 0;  ///< positions
-  OutOf<Number> key{}, value{}, dkey{}, dvalue{};
+  std::int64_t keys = 0;   ///< positions
+  OutOf<Number> key{};     ///< rows x key width
+  OutOf<Number> value{};   ///< as many
+  OutOf<Number> dkey{};    ///< as many, or empty
+  OutOf<Number> dvalue{};  ///< as many, or empty
 };
 
 /// Queries of consecutive positions with what is read and written of them. In backward those that
 /// travel bring `delta`, others have `attention`.
 template <std::floating_point Number>
 struct QueryRun {
-  std::int64_t rows = 0;  ///< positions
-  OutOf<Number> query{}, attention{}, log_sum{}, dattention{}, delta{}, dquery{};
+  std::int64_t rows = 0;       ///< positions
+  OutOf<Number> query{};       ///< rows x query width
+  OutOf<Number> attention{};   ///< as many, or empty
+  OutOf<Number> log_sum{};     ///< rows x heads
+  OutOf<Number> dattention{};  ///< rows x query width, or empty
+  OutOf<Number> delta{};       ///< rows x heads, or empty
+  OutOf<Number> dquery{};      ///< rows x query width, or empty
 
   /// Rows [i, i + count) of it.
   [[nodiscard]] QueryRun part(std::int64_t i, std::int64_t count) const {
