@@ -51,6 +51,7 @@ struct FlexSpSettings : detail::SharedSettings {
   std::int64_t room = 4;  ///< quarters of what memory holds that groups may fill
   /// Weights and gradients are sharded over all ranks too, as published.
   bool shard_weights = false;
+  std::int64_t pack = 64;  ///< samples of a kind that are priced together
 };
 
 namespace detail {
@@ -75,12 +76,14 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     space_.add("shard_weights", &FlexSpSettings::shard_weights, sharding);
     const std::size_t count = space_.add("", &FlexSpSettings::count, counts);
     const std::size_t room = space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
+    const std::size_t pack = space_.add("", &FlexSpSettings::pack, {64, 1});
     add_step_settings(space_, request);
     space_.add("", &FlexSpSettings::cp_block, {request.memory.cp_block_tokens.value_or(kBlock)});
     // Weights sharded, the fewest micro-batches, groups as full as memory allows.
     space_.start({});
     space_.start({{count, 1}});
     space_.start({{room, 1}});
+    space_.start({{pack, 1}});
   }
 
   [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {
@@ -120,7 +123,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
   /// Micro-batches of groups, in order; the groups of one lie on neighbouring ranks, largest first.
   [[nodiscard]] std::vector<SharedBatch> batches_of(const FlexSpSettings& settings) const {
     const std::span<const Tokens> samples = request_.batch.samples;
-    const std::vector<SpTimes> times = sample_times(settings.recompute.most);
+    const std::vector<SpTimes> times = sample_times(settings.recompute.most, settings.pack);
     std::vector<SharedBatch> batches;
     std::int32_t round = 0;
     for (const auto& run : cut_sorted(samples, count(settings))) {
@@ -165,7 +168,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
         std::min<Int128>(most, static_cast<std::int64_t>(samples.size())));
   }
 
-  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute) const {
+  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute, std::int64_t pack) const {
     const Plan frame = plan_frame(request_, planner_);
     std::vector<SpTimes> times;
     std::visit(
@@ -174,7 +177,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
           for (const Tokens length : request_.batch.samples) {
             auto& each = times.emplace_back();
             for (std::size_t degree = 0; degree < degrees_; ++degree) {
-              each.push_back(prices.sample(length, std::int64_t{1} << degree, recompute));
+              each.push_back(prices.sample(length, std::int64_t{1} << degree, recompute, pack));
             }
           }
         },
@@ -302,7 +305,8 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// gather together, so every unit of a micro-batch's groups lasts as long as the slowest.
 ///
 /// Searched: recomputation; number of micro-batches, from the fewest that hold all tokens; token
-/// capacity, around what memory holds; place of the head; and whether weights are sharded at all:
+/// capacity, around what memory holds; whether samples are priced one by one or in packs; place of
+/// the head; and whether weights are sharded at all:
 /// otherwise optimizer state alone is, and ranks wait for each other where they share a group.
 ///
 /// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -47,7 +48,8 @@ struct RoundSettings {
   std::size_t degrees = 1;    ///< sizes of groups: 1, 2, 4 .. ranks
   Tokens cp_block{128};       ///< of samples that several ranks share
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
-  bool exposed = true;  ///< samples are taken to wait for what their ranks exchange
+  bool exposed = true;     ///< samples are taken to wait for what their ranks exchange
+  std::int64_t pack = 64;  ///< samples of a kind that are priced together
 };
 
 namespace detail {
@@ -83,9 +85,12 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     const std::size_t degrees = space_.add("", &RoundSettings::degrees, sizes, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
     space_.add("", &RoundSettings::exposed, {true, false});
+    const std::size_t pack = space_.add("", &RoundSettings::pack, {64, 1});
     for (const Recompute each : modes) {
       for (const bool exposed : {false, true}) {
-        times_.emplace(std::pair(each, exposed), sample_times(each, exposed));
+        for (const std::int64_t count : {64, 1}) {
+          times_.emplace(std::tuple(each, exposed, count), sample_times(each, exposed, count));
+        }
       }
     }
     const std::size_t middle = blocks.size() > 1 ? 2 : 0;
@@ -94,6 +99,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
         space_.start({{state, j}, {mode, i}, {block, middle}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {degrees, of_node}});
         space_.start({{state, j}, {mode, i}, {quarters, 1}});
+        space_.start({{state, j}, {mode, i}, {pack, 1}});
         space_.start({{state, j}, {mode, i}, {room, 1}, {block, middle}});
         space_.start({{state, j}, {mode, i}, {block, blocks.size() - 1}});
       }
@@ -117,7 +123,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     for (std::int32_t dp = 0; dp < request_.dp; ++dp) {
       group_of[{dp, 1}] = static_cast<GroupId>(dp);
     }
-    const std::vector<SpTimes>& times = times_.at({settings.recompute, settings.exposed});
+    const std::vector<SpTimes>& times =
+        times_.at({settings.recompute, settings.exposed, settings.pack});
     for (const std::vector<std::size_t>& round : cut_sorted(plan.samples, count(settings))) {
       add_round(plan, settings, times, round, group_of);
     }
@@ -153,9 +160,11 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
                                                       static_cast<std::int64_t>(samples.size())));
   }
 
-  /// What each sample adds to F and B on groups of 1, 2, 4 .. ranks, one after the other, each rank
-  /// with an equal part: beside its exchange, or waiting for it (`exposed`), by heads if it may.
-  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute, bool exposed) const {
+  /// What each sample adds to F, B and H on groups of 1, 2, 4 .. ranks, one after the other, each
+  /// rank with an equal part: beside its exchange, or waiting for it (`exposed`), by heads if it
+  /// may.
+  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute, bool exposed,
+                                                  std::int64_t pack) const {
     const Plan plan = problem_.outline({});
     const Links links(plan);
     std::vector<SpTimes> times(request_.batch.samples.size());
@@ -166,7 +175,9 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       const auto price = [&](const PackLoad& load) {
         return std::visit(
             [&](const auto& model) {
-              return (model.forward(load, stage) + model.backward(load, stage, recompute)).value;
+              return (model.forward(load, stage) + model.backward(load, stage, recompute) +
+                      head_time(plan, model, load.tokens))
+                  .value;
             },
             problem_.model());
       };
@@ -182,7 +193,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
         }
         const PackLoad load = even_load(plan, problem_.lengths()[i], ranks, exposed);
         times[sample].push_back(
-            std::max<std::int64_t>(1, (price(many(load)) - fixed) / kManySamples));
+            std::max<std::int64_t>(1, (price(many(load, pack)) - fixed) / pack));
       }
     }
     return times;
@@ -312,7 +323,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   }
 
   const SlimpackProblem& problem_;
-  std::map<std::pair<Recompute, bool>, std::vector<SpTimes>> times_;
+  std::map<std::tuple<Recompute, bool, std::int64_t>, std::vector<SpTimes>> times_;
 };
 
 }  // namespace detail

@@ -111,32 +111,35 @@ class HeadSplitTimes {
            all_to_all(own.value * moved.out, ranks, fewest);
   }
 
-  /// What a sample adds to forward and backward of a group of neighbouring ranks, on the stage with
-  /// most layers, beyond what any unit takes; at least 1.
-  [[nodiscard]] std::int64_t sample(Tokens length, std::int64_t ranks, Recompute recompute) const {
+  /// What a sample adds to forward, backward and head of a group of neighbouring ranks, on the
+  /// stage with most layers, beyond what any unit takes, in a pack of `count` such samples; at
+  /// least 1.
+  [[nodiscard]] std::int64_t sample(Tokens length, std::int64_t ranks, Recompute recompute,
+                                    std::int64_t count) const {
     StageLoad stage;
     for (const Stage& each : plan_.stages) stage.layers = std::max(stage.layers, each.layers());
     stage.tensor_parallel = plan_.parallel.tp;
     stage.tensor_link = stage.exchange_link = plan_.cluster.inside;
     const auto both = [&](const PackLoad& load) {
-      return model_.forward(load, stage) + model_.backward(load, stage, recompute);
+      return model_.forward(load, stage) + model_.backward(load, stage, recompute) +
+             head_time(plan_, model_, load.tokens);
     };
     const Slice whole{SampleId{}, Tokens{}, length};
     const PackLoad own = load(std::span(&whole, 1), ranks, Pass::forward);
     PackLoad least;
     least.tokens = Tokens{1};
-    Nanos time = both(many(own)) - both(least);
+    Nanos time = both(many(own, count)) - both(least);
     if (ranks > 1) {
       const std::int64_t inside =
           std::clamp<std::int64_t>(plan_.cluster.devices_per_node / plan_.parallel.tp, 1, ranks);
       const HeadSplitBytes bytes = head_split_bytes(plan_, ranks);
       for (const Pass pass : {Pass::forward, Pass::backward}) {
         const HeadSplitPass moved = head_split_pass(bytes, pass, recompute);
-        const std::int64_t all = kManySamples * own.tokens.value * (moved.in + moved.out);
+        const std::int64_t all = count * own.tokens.value * (moved.in + moved.out);
         time += (all_to_all(all, ranks, inside) - all_to_all(0, ranks, inside)) * stage.layers;
       }
     }
-    return std::max<std::int64_t>(time.value / kManySamples, 1);
+    return std::max<std::int64_t>(time.value / count, 1);
   }
 
   /// Bytes that all devices send for a pack on all layers.

@@ -13,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
 
 namespace slimpack::planners {
@@ -20,21 +21,32 @@ namespace slimpack::planners {
 /// What a sample takes on groups of 1, 2, 4 .. ranks, in any unit, each >= 1.
 using SpTimes = std::vector<std::int64_t>;
 
-/// Samples are priced as parts of a pack of so many of their kind: rows are filled up to tiles once
-/// a pack.
-inline constexpr std::int64_t kManySamples = 64;
-/// The load of so many.
-[[nodiscard]] constexpr PackLoad many(PackLoad load) noexcept {
+/// The load of a pack of so many of a sample: rows are filled up to tiles once a pack.
+[[nodiscard]] constexpr PackLoad many(PackLoad load, std::int64_t count) noexcept {
   for (Tokens* const tokens :
        {&load.tokens, &load.kv_received, &load.q_received, &load.heads_sent}) {
-    *tokens = *tokens * kManySamples;
+    *tokens = *tokens * count;
   }
   for (std::int64_t* const amount :
        {&load.pairs2, &load.filled_pairs2, &load.keys, &load.segments, &load.alone_pairs2,
         &load.alone_filled_pairs2, &load.alone_keys}) {
-    *amount *= kManySamples;
+    *amount *= count;
   }
   return load;
+}
+
+/// What H adds to the time of a rank of one stage for so many of its tokens; nothing on several
+/// stages, of which one alone may have it.
+template <CostModel Model>
+[[nodiscard]] Nanos head_time(const Plan& plan, const Model& model, Tokens tokens) {
+  if (plan.parallel.pp > 1) return {};
+  HeadLoad head;
+  head.tokens = tokens;
+  head.vocab = plan.model.vocab;
+  head.tensor_parallel = plan.parallel.tp;
+  head.tile = plan.memory.head_tile;
+  head.tensor_link = plan.cluster.inside;
+  return model.head(head);
 }
 
 /// One micro-batch to divide into groups of ranks, whose sizes are powers of two and sum to at most
