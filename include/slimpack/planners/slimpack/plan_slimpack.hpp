@@ -383,6 +383,15 @@ class SlimpackSearches {
 
  private:
   void go_on(const std::vector<SlimpackOptions>& parts) {
+    // Where attention is made again because memory is so short, blocks that hold samples of groups
+    // whole may keep it: the gradients of their keys exist on one chunk at a time.
+    if (const Plan* best_plan = plan_in(best_->result); request_.pp > 1 && best_plan != nullptr &&
+                                                        recomputes_attention(*best_plan) &&
+                                                        pays_for_more()) {
+      SlimpackOptions part = parts.front();
+      part.group_blocks = true;
+      search(part, slimpack_stages(request_, counter_));
+    }
     std::vector<SearchResult> all;  // of a longer search with all ideas
     for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
       if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
@@ -398,15 +407,6 @@ class SlimpackSearches {
       std::vector<SlimpackStage> stages = longer_stages(request_, counter_);
       for (SlimpackStage& stage : stages) stage.end = 0;
       search(parts.front(), stages, true);
-    }
-    // Where attention is made again because memory is so short, blocks that hold samples of groups
-    // whole may keep it: the gradients of their keys exist on one chunk at a time.
-    if (const Plan* best_plan = plan_in(best_->result); request_.pp > 1 && best_plan != nullptr &&
-                                                        recomputes_attention(*best_plan) &&
-                                                        pays_for_more()) {
-      SlimpackOptions part = parts.front();
-      part.group_blocks = true;
-      search(part, slimpack_stages(request_, counter_));
     }
     const std::vector<SlimpackOptions> fitting = fitting_parts(request_, parts);
     if (!fitting.empty() && pays_for_more()) {
