@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes of tokens, units and devices.
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/presets.hpp"
 
 #include <doctest/doctest.h>
 
@@ -41,11 +42,19 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   CHECK(bytes.q_exchange_back == 2 * (2 * h * 2 + h * 4 + 2 * 32 * 4));
   // Own queries, keys and values, and a statistic; of all rows what has come, the queries in the
   // order of tokens, and the outputs.
-  CHECK(bytes.heads_exchange == HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4});
-  // Queries, output gradients, two statistics, gradients of keys and values; of all rows these
-  // twice, and gradients as they are summed.
+  CHECK(bytes.heads_exchange == HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4, 0});
+  // What goes home: gradients of queries, keys and values; of all rows these, queries with the
+  // gradients of outputs and their own, and statistics; of whole samples the gradients of keys
+  // and values as they are summed.
   CHECK(bytes.heads_exchange_back ==
-        HeadBuffers{4 * h * 2 + 2 * 32 * 4, 8 * h * 2 + 4 * 32 * 4 + h * 4 + 2 * h * 4});
+        HeadBuffers{3 * h * 2, 6 * h * 2 + 3 * 32 * 4, 2 * h * 4});
+  // Queries come twice where attention is made again, with keys and values.
+  CHECK(bytes.heads_exchange_again ==
+        HeadBuffers{3 * h * 2, 7 * h * 2 + 3 * 32 * 4, 2 * h * 4 + 2 * h * 2});
+  // Of shared keys it is less that goes home than comes: queries, gradients of outputs, with
+  // statistics and room to align them.
+  const LayerBytes shared = layer_bytes(*model_preset("llama3-8b"), 4);
+  CHECK(shared.heads_exchange_back.own == 2 * 4096 * 2 + 3 * 32 * 4);
   const RingBytes ring = ring_bytes(llama_7b(), {2, 4, 4});
   CHECK(ring.heads == 4 * h * 2 + 32 * 4);
   CHECK(ring.heads_back == 5 * h * 2 + 2 * 32 * 4);
@@ -71,7 +80,8 @@ TEST_CASE("head_buffer_bytes: a plan of two ranks by hand") {
   const LayerBytes layer{[] {
     LayerBytes bytes;
     bytes.heads_exchange = {1000, 31};
-    bytes.heads_exchange_back = {2000, 61};
+    bytes.heads_exchange_back = {2000, 61, 7};
+    bytes.heads_exchange_again = {3000, 71, 9};
     return bytes;
   }()};
   // Rank 0 has blocks 0, 3 and 4 of sample 0, so 15 of [20, 45); of sample 1, which rank 1 begins,
@@ -79,7 +89,10 @@ TEST_CASE("head_buffer_bytes: a plan of two ranks by hand") {
   // each has a half.
   CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 1000 + (55 * 31 + 1) / 2);
   pack.pass = Pass::backward;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + (55 * 61 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + (55 * 61 + 30 * 7 + 1) / 2);
+  pack.recompute = Recompute::full;
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 3000 + (55 * 71 + 30 * 9 + 1) / 2);
+  pack.recompute = Recompute::layer;
   pack.exchange[1] = RingMode::pass_kv;
   CHECK(head_buffer_bytes(plan, pack, layer) == 15 * 2000 + (25 * 61 + 1) / 2);
   // What one rank owns of a longer sample passes to the heads of the other too.
@@ -305,9 +318,13 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           if (pack.exchange[slot] == RingMode::by_heads) {
             if (!parts) continue;
             ++by_heads;
-            const HeadBuffers& each = back ? layer.heads_exchange_back : layer.heads_exchange;
+            const HeadBuffers& each = !back ? layer.heads_exchange
+                                      : pack.recompute == Recompute::full
+                                          ? layer.heads_exchange_again
+                                          : layer.heads_exchange_back;
+            const bool whole = slice.length() == plan.samples[index(slice.sample)];
             for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
-              of_all_heads += each.all;
+              of_all_heads += each.all + (whole ? each.whole : 0);
               for (std::size_t other = 0; other < of_heads.size(); ++other) {
                 if (cp_shard_of(plan, slice.sample, other).owns({i})) of_heads[other] += each.own;
               }

@@ -7,6 +7,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/head_pieces.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -31,6 +32,7 @@ struct PackLoad {
   std::int64_t alone_pairs2 = 0;
   std::int64_t alone_filled_pairs2 = 0;  ///< of `filled_pairs2`
   std::int64_t alone_keys = 0;           ///< of `keys`
+  HeadSets head_sets;  ///< in which slices by heads go; nothing in any: all of them together
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
 };
 

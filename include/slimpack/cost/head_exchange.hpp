@@ -3,11 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 
+#include "slimpack/core/int128.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/picos.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/head_pieces.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 
@@ -42,14 +47,6 @@ struct LinkPicos {
   return {picos_each(1, link.bytes_per_s), picos(1, link.latency_s * 1e12)};
 }
 
-/// In how many pieces a rank's heads go by an exchange by heads, so that one piece travels while
-/// another is attended to: as many as the rank has heads of keys, at most 4.
-[[nodiscard]] constexpr std::int64_t head_pieces(const ModelShape& model,
-                                                 std::int64_t tensor_parallel,
-                                                 std::int64_t ranks) noexcept {
-  return std::clamp<std::int64_t>(model.kv_heads / tensor_parallel / ranks, 1, 4);
-}
-
 /// The all-to-alls of each layer of a stage, by which `ranks` ranks pass tokens to parts of heads
 /// and back, piece by piece (Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509). A rank keeps
 /// its own part of `bytes` a layer, those of all its tensor-parallel devices; parts for ranks of
@@ -72,18 +69,52 @@ struct LinkPicos {
   return std::max(time(here - 1, near), time(ranks - here, far) + kept);
 }
 
-/// What the exchange by heads of a pack adds to `attention` that waits for no ring: all but one
-/// piece of the shorter of both hides behind the longer, from which it takes part of the device.
-/// `terms` are those of the cost model. O(1).
+/// How long attention that takes `attention` and its exchange that takes `exchange` last together.
+/// Each set of slices goes in `pieces` of the heads. A piece's first half travels while the piece
+/// before is attended to, its second half, which goes home, behind its attention; the link takes
+/// one half at a time, in the order in which they are begun. O(sets x pieces).
+[[nodiscard]] inline Picos heads_pipeline(Picos attention, Picos exchange, const HeadSets& sets,
+                                          std::int64_t pieces) noexcept {
+  struct Piece {
+    Picos half, attention;
+  };
+  const auto part = [&](Picos whole, std::uint32_t amount) {
+    return static_cast<Picos>(Int128{whole} * amount / (Int128{HeadSets::kWhole} * pieces));
+  };
+  std::array<Piece, kHeadPieces> of_set{};
+  std::size_t count = 0;
+  for (std::size_t set = 0; set < of_set.size(); ++set) {
+    if (sets.tokens[set] == 0) continue;
+    of_set[count++] = {part(exchange, sets.tokens[set]) / 2, part(attention, sets.pairs[set])};
+  }
+  if (count == 0) of_set[count++] = {exchange / (2 * pieces), attention / pieces};
+  const auto all = count * static_cast<std::size_t>(pieces);
+  const auto piece = [&](std::size_t i) { return of_set[i / static_cast<std::size_t>(pieces)]; };
+  Picos link = piece(0).half, arrived = link, device = 0;
+  std::array<Picos, 2> home{};  // of the last two pieces
+  for (std::size_t i = 0; i < all; ++i) {
+    const Picos start = std::max({device, arrived, home[i % 2]});
+    if (i + 1 < all) arrived = link = std::max(link, start) + piece(i + 1).half;
+    device = start + piece(i).attention;
+    home[i % 2] = link = std::max(link, device) + piece(i).half;
+  }
+  return std::max(device, link);
+}
+
+/// What the exchange by heads of a pack adds to `attention` that waits for no ring; what of it
+/// hides takes part of the device. `terms` are those of the cost model. O(1).
 template <class Terms>
 [[nodiscard]] Picos heads_beside(const Terms& terms, Picos attention, const PackLoad& load,
                                  const StageLoad& stage, bool back, const LinkPicos& near,
                                  const LinkPicos& far, Picos kept) noexcept {
   const std::int64_t pieces = head_pieces(terms.model(), stage.tensor_parallel, load.ranks);
-  const Picos exchange = head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
-                                       pieces, stage, near, far, kept);
-  const Picos shorter = std::min(exchange, attention);
-  const Picos hidden = shorter - (shorter + pieces - 1) / pieces;
+  const std::int64_t sets = std::ranges::count_if(load.head_sets.tokens, std::identity{});
+  const Picos exchange =
+      head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
+                    pieces * std::max<std::int64_t>(sets, 1), stage, near, far, kept);
+  if (exchange == 0) return 0;
+  const Picos together = heads_pipeline(attention, exchange, load.head_sets, pieces);
+  const Picos hidden = std::min({exchange + attention - together, exchange, attention});
   return exchange - hidden + terms.taken_by_collective(hidden);
 }
 

@@ -42,6 +42,7 @@ class LinkShares {
         lines_(static_cast<std::size_t>(virtual_stages_of(plan).size())),
         sent_(plan.groups.size()),
         time_(plan.groups.size() * lines_),
+        alone_(plan.groups.size()),
         head_on_all_(plan.parallel.head == LmHead::shard) {
     places_.resize(static_cast<std::size_t>(plan.parallel.dp));
     for (std::size_t group = 0; group < plan.groups.size(); ++group) {
@@ -51,10 +52,13 @@ class LinkShares {
     }
   }
 
-  /// Counts a pack with these loads on the ranks of its group. O(virtual stages + ranks).
+  /// Counts a pack with these loads on the ranks of its group. For `alone` of its time it sends
+  /// while it computes nothing: whoever hides traffic behind the rest shares no link with that.
+  /// O(virtual stages + ranks).
   template <class Times>
-  void add(PackId id, std::span<const PackLoad> loads, const Times& times) {
+  void add(PackId id, std::span<const PackLoad> loads, const Times& times, Nanos alone = {}) {
     add(id, loads, times, exchange_bytes(plan_, plan_.micropacks[index(id)]));
+    alone_[index(plan_.micropacks[index(id)].group)] += alone;
   }
   /// The same where tokens of the pack bring other bytes.
   template <class Times>
@@ -87,10 +91,12 @@ class LinkShares {
     std::vector<Nanos> longest = alone;
     for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
       const Use use = use_of(dp, pp, link);
-      const Nanos busy = to_nanos(picos(
-          use.bytes, picos_each(1, link.bytes_per_s) / static_cast<double>(plan_.parallel.tp)));
+      const Nanos busy =
+          to_nanos(picos(use.bytes, picos_each(1, link.bytes_per_s) /
+                                        static_cast<double>(plan_.parallel.tp))) -
+          use.alone;
       for (std::size_t i = 0; i < alone.size(); ++i) {
-        longest[i] = std::max(longest[i], beside_traffic(alone[i], busy, use.time));
+        longest[i] = std::max(longest[i], beside_traffic(alone[i], busy, use.time - use.alone));
       }
     }
     return longest;
@@ -109,7 +115,7 @@ class LinkShares {
   };
   struct Use {
     std::int64_t bytes = 0;  // of all tensor-parallel devices
-    Nanos time;
+    Nanos time, alone;
   };
 
   [[nodiscard]] bool has_packs(std::size_t group) const noexcept { return !sent_[group].empty(); }
@@ -144,6 +150,7 @@ class LinkShares {
         if (tensor) use.bytes += sent.gathered * layers * hidden * (tp - 1);
         if (tensor && line == 0) use.bytes += (sent.forward + sent.backward) * hidden * (tp - 1);
       }
+      use.alone += alone_[group];
       if (head) use.bytes += sent.forward * head_row;
       if (head_on_all_ || pp + 1 == plan_.parallel.pp) use.time += sent.head;
     }
@@ -179,6 +186,7 @@ class LinkShares {
   std::vector<std::vector<Sent>> sent_;     // by group and rank of it
   std::vector<std::vector<Place>> places_;  // by data-parallel rank
   std::vector<Nanos> time_;                 // of F, B and W, by group and virtual stage
+  std::vector<Nanos> alone_;                // of time_, by group
   bool head_on_all_;                        // the stages share it
 };
 

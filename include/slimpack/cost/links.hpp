@@ -86,6 +86,15 @@ class Links {
     }
     return link(collective);
   }
+  /// Between all data-parallel ranks of one stage. O(ranks log ranks tp).
+  [[nodiscard]] const Link& all_ranks(std::int32_t pp) const {
+    Collective collective;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) {
+      collective.add(static_cast<std::size_t>(dp_),
+                     [&](std::size_t dp) { return node(static_cast<std::int32_t>(dp), pp, tp); });
+    }
+    return link(collective);
+  }
   /// How data-parallel ranks of one stage hand on what they exchange. O(ranks x tp log ranks).
   [[nodiscard]] RingOrder ring(const std::vector<std::int32_t>& group, std::int32_t pp) const {
     return ring_order(static_cast<std::int64_t>(group.size()), tp_,

@@ -218,6 +218,7 @@ namespace detail {
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
     add_slot(load, plan, pack, slot, rank);
   }
+  if (load.heads_sent > Tokens{}) load.head_sets = head_sets_of(plan, pack);
   return load;
 }
 

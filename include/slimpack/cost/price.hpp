@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <variant>
@@ -75,13 +74,11 @@ template <CostModel Model>
                                               const Model& model) {
   const std::int64_t tp = plan.parallel.tp;
   const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
-  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
-  std::iota(all.begin(), all.end(), 0);
   const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
   const auto stages = static_cast<std::size_t>(plan.parallel.pp);
   std::vector<Nanos> reduce(chunks * stages);
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-    const Link& link = links.ranks(all, pp);
+    const Link& link = links.all_ranks(pp);
     std::vector<Nanos> times;
     for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
       const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
@@ -97,7 +94,7 @@ template <CostModel Model>
   if (!tied.empty()) {
     const Bytes table = part(plan.model.vocab * plan.model.hidden * plan.memory.gradient_bytes);
     Link link = links.rank(0);
-    for (const std::int32_t dp : all) link = slower(link, links.rank(dp));
+    for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) link = slower(link, links.rank(dp));
     Nanos slowest;
     for (const std::int32_t pp : tied) {
       slowest = std::max(slowest, reduce[static_cast<std::size_t>(pp)]);
@@ -208,7 +205,8 @@ class PricedPlan {
                     const Model& model);
   template <CostModel Model>
   void add_weight_traffic(const Plan& plan, const Links& links,
-                          const std::optional<LinkShares>& shares, const Model& model);
+                          const std::optional<LinkShares>& shares, std::span<const Nanos> alone,
+                          const Model& model);
 
   std::size_t virtual_stages_ = 1, stages_ = 1;
   std::vector<std::size_t> group_;          // of a pack
@@ -343,6 +341,16 @@ template <CostModel Model>
   return load;
 }
 
+/// By how much its exchange by heads prolongs F or B of a pack.
+template <CostModel Model>
+[[nodiscard]] Nanos exposed_heads(const Model& model, const MicroPack& pack, const PackLoad& load,
+                                  const StageLoad& stage) noexcept {
+  if (load.heads_sent == Tokens{}) return {};
+  PackLoad without = load;
+  without.heads_sent = {};
+  return pack_price(model, pack, load, stage) - pack_price(model, pack, without, stage);
+}
+
 }  // namespace detail
 
 template <CostModel Model>
@@ -388,9 +396,12 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   compute_.reserve(packs * most_kinds);
   const bool inside = std::ranges::find(border_, Border::inside) != border_.end();
   const bool between = std::ranges::find(border_, Border::between) != border_.end();
-  PackLoad most, waiting;  // of packs whose ranks wait for each other
+  PackLoad most, waiting, slowest;  // of packs whose ranks wait for each other
   std::optional<LinkShares> shares;
   if (plan.cluster.small.shared_links && plan.parallel.dp > 1) shares.emplace(plan, links);
+  const bool in_rounds = plan.memory.weights == WeightState::sharded && plan.parallel.pp == 1;
+  const Link* gathered = in_rounds && shares ? &links.all_ranks(0) : nullptr;
+  std::vector<Nanos> alone(in_rounds ? packs : 0);
   for_each_pack_load(plan, [&](PackId id, std::span<const PackLoad> loads) {
     const MicroPack& pack = plan.micropacks[index(id)];
     const bool forward = pack.pass == Pass::forward;
@@ -406,6 +417,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
       const PackLoad& load = waits ? waiting : own;
       for (std::size_t kind = 0; kind < stages.size(); ++kind) {
         const Nanos time = detail::pack_price(model, pack, load, stages[kind]);
+        if (kind == 0 && time > compute_[first]) slowest = load;
         compute_[first + kind] = std::max(compute_[first + kind], time);
         if (pack.pass == Pass::weight) compute_.push_back(time);
       }
@@ -430,27 +442,25 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
       if (between) ranked.between = model.transfer(message, plan.cluster.between);
       ranked_.push_back(ranked);
     }
-    if (shares) shares->add(id, loads, *this);
+    if (gathered != nullptr && waits && stages[0].exchange_link == *gathered) {
+      alone[index(id)] = detail::exposed_heads(model, pack, slowest, stages[0]);
+    }
+    if (shares) shares->add(id, loads, *this, in_rounds ? alone[index(id)] : Nanos{});
   });
   price_stages(plan, links, shares, model);
-  if (plan.memory.weights == WeightState::sharded && plan.parallel.pp == 1) {
-    add_weight_traffic(plan, links, shares, model);
-  }
+  if (in_rounds) add_weight_traffic(plan, links, shares, alone, model);
 }
 
 template <CostModel Model>
 void PricedPlan::add_weight_traffic(const Plan& plan, const Links& links,
-                                    const std::optional<LinkShares>& shares, const Model& model) {
+                                    const std::optional<LinkShares>& shares,
+                                    std::span<const Nanos> alone, const Model& model) {
   const WeightTraffic traffic = weight_traffic(plan, links, model, 0);
   std::vector<Nanos> sent{traffic.gather, traffic.gather + traffic.scatter};
-  if (shares) {
-    std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
-    std::iota(all.begin(), all.end(), 0);
-    sent = shares->beside_units(sent, 0, links.ranks(all, 0));
-  }
+  if (shares) sent = shares->beside_units(sent, 0, links.all_ranks(0));
   // Stages are one, and so are kinds of them.
   detail::run_in_rounds(
-      plan, traffic.layers, sent,
+      plan, traffic.layers, sent, alone,
       [&](std::size_t pack) -> Nanos& { return compute_[first_compute_[pack]]; },
       [&](std::size_t pack, std::size_t rank) { return ranked_[first_rank_[pack] + rank].head; });
 }
@@ -463,8 +473,6 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links,
   // Where ranks share weights, B has summed gradients, and the next F gathers what O updates.
   const bool shared = plan.memory.weights == WeightState::sharded;
   const bool sharded = !shared && plan.memory.optimizer == OptimizerState::sharded;
-  std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
-  std::iota(all.begin(), all.end(), 0);
   reduce_ = reduce_times(plan, links, shares, model);
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     const Bytes gathered =
@@ -473,7 +481,7 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links,
     for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk)
       reduced += reduce(pp, chunk);
     optimizer_.push_back(model.optimizer(optimizer_bytes(plan, pp), gathered, plan.parallel.dp,
-                                         links.ranks(all, pp)) +
+                                         links.all_ranks(pp)) +
                          part_of(reduced, plan.cluster.small.collective_compute));
   }
 }

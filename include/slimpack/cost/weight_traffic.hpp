@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -35,9 +34,7 @@ struct WeightTraffic {
 template <CostModel Model>
 [[nodiscard]] WeightTraffic weight_traffic(const Plan& plan, const Links& links, const Model& model,
                                            std::int32_t pp) {
-  std::vector<std::int32_t> ranks(static_cast<std::size_t>(plan.parallel.dp));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const Link& link = links.ranks(ranks, pp);
+  const Link& link = links.all_ranks(pp);
   const DeviceWeights weights = device_weights(plan, pp);
   WeightTraffic traffic;
   traffic.layers = (weights.embedding > 0 ? 1 : 0) + (weights.head > 0 ? 1 : 0);
@@ -66,11 +63,12 @@ namespace detail {
 
 /// Ranks that share weights run the MicroPacks of a round together: each F and B lasts as long as
 /// the slowest of its round with the traffic of its pass (`sent`, forward and backward), and B
-/// waits besides for the round's longest H. `unit(pack)` is a pack's time, to be changed,
-/// `head(pack, rank)` that of its H on a rank of its group. O(packs x ranks).
+/// waits besides for the round's longest H. `unit(pack)` is a pack's time, to be changed, of which
+/// `alone[pack]` hides no traffic, `head(pack, rank)` that of its H on a rank of its group. O(packs
+/// x ranks).
 template <class Unit, class Head>
-void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos> sent, Unit unit,
-                   Head head) {
+void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos> sent,
+                   std::span<const Nanos> alone, Unit unit, Head head) {
   struct Round {
     std::array<Nanos, 2> slowest;  // F and B
     Nanos head;
@@ -88,7 +86,9 @@ void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos>
     }
   };
   for_each([&](std::size_t i, const MicroPack& pack, Round& round, std::size_t pass) {
-    round.slowest[pass] = std::max(round.slowest[pass], unit(i));
+    const Nanos time = with_traffic(unit(i) - alone[i], sent[pass], layers,
+                                    plan.cluster.small.collective_compute);
+    round.slowest[pass] = std::max(round.slowest[pass], time + alone[i]);
     if (pass == 1) return;
     const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -98,8 +98,7 @@ void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos>
   });
   for_each([&](std::size_t i, const MicroPack& pack, const Round& round, std::size_t pass) {
     Nanos& time = unit(i);
-    time = with_traffic(round.slowest[pass], sent[pass], layers,
-                        plan.cluster.small.collective_compute);
+    time = round.slowest[pass];
     if (pass == 0) return;
     Nanos own;
     for (const std::int32_t dp : plan.groups[index(pack.group)]) {

@@ -105,6 +105,7 @@ struct TokenWidths {
 struct HeadBuffers {
   std::int64_t own = 0;  ///< of an own token of a slice: packed for other ranks, or come from them
   std::int64_t all = 0;  ///< of any token of a slice, of whose heads each rank has a part
+  std::int64_t whole = 0;  ///< B: the same of a slice that is its whole sample, besides
   friend bool operator==(const HeadBuffers&, const HeadBuffers&) = default;
 };
 
@@ -130,6 +131,7 @@ struct LayerBytes {
   std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
   HeadBuffers heads_exchange;         ///< `by_heads`, forward
   HeadBuffers heads_exchange_back;    ///< `by_heads`, backward
+  HeadBuffers heads_exchange_again;   ///< the same where B makes attention again
   /// Workspace of B for a token whose sample is one slice in either pass (`kept_keys`).
   [[nodiscard]] constexpr std::int64_t uncut_workspace(Recompute mode) const noexcept {
     return backward_workspace[static_cast<std::size_t>(mode)] + (mode == Recompute::full ? kv : 0);
@@ -173,13 +175,17 @@ struct LayerBytes {
   bytes.kv_exchange_back = part(2 * ring.kv_back);
   bytes.q_exchange = part(2 * ring.q);
   bytes.q_exchange_back = part(2 * ring.q_back);
-  // What has come, and the same in the order of tokens; in backward keys and values that no page
-  // holds, and gradients as they are summed.
+  // What has come, then what goes home, and what attention reads and makes in the order of tokens.
+  // In backward queries, gradients of outputs and statistics come, those of queries, keys and
+  // values go; of whole samples the gradients are summed here, and where attention is made again,
+  // its queries come too, and keys and values, which no page may hold.
   const std::int64_t log_sum = widths.heads * size.statistic;
-  bytes.heads_exchange = {part(query + ring.kv + log_sum), part(3 * query + ring.kv + log_sum)};
-  bytes.heads_exchange_back = {
-      part(2 * query + ring.kv + 2 * log_sum),
-      part(4 * query + 2 * ring.kv + 4 * log_sum + widths.query * size.gradient + ring.kv_back)};
+  const std::int64_t back = query + std::max(query + 3 * log_sum, ring.kv);
+  const std::int64_t read = 3 * query + 3 * log_sum;
+  bytes.heads_exchange = {part(query + ring.kv + log_sum), part(3 * query + ring.kv + log_sum), 0};
+  bytes.heads_exchange_back = {part(back), part(back + read), part(ring.kv_back)};
+  bytes.heads_exchange_again = {part(back), part(back + query + read),
+                                part(ring.kv_back + ring.kv)};
   return bytes;
 }
 
@@ -264,21 +270,25 @@ struct SplitBytes {
                                                     const LayerBytes& layer) {
   if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return 0;
   const std::size_t ranks = plan.groups[index(pack.group)].size();
-  const HeadBuffers& each =
-      pack.pass == Pass::backward ? layer.heads_exchange_back : layer.heads_exchange;
-  Tokens most, all;
+  const HeadBuffers& back = pack.recompute == Recompute::full ? layer.heads_exchange_again
+                                                               : layer.heads_exchange_back;
+  const HeadBuffers& each = pack.pass == Pass::backward ? back : layer.heads_exchange;
+  Tokens most, all, whole;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Tokens own;
     for (std::size_t i = 0; i < pack.slices.size(); ++i) {
       const Slice& slice = pack.slices[i];
       if (!is_by_heads(plan, slice, pack.exchange[i])) continue;
       own += cp_shard_of(plan, slice.sample, rank).between(slice.begin, slice.end);
-      if (rank == 0) all += slice.length();
+      if (rank > 0) continue;
+      all += slice.length();
+      if (slice.length() == plan.samples[index(slice.sample)]) whole += slice.length();
     }
     most = std::max(most, own);
   }
   const auto count = static_cast<std::int64_t>(ranks);
-  return most.value * each.own + (all.value * each.all + count - 1) / count;
+  return most.value * each.own +
+         (all.value * each.all + whole.value * each.whole + count - 1) / count;
 }
 
 /// Pages of `page` tokens that hold `tokens`. `page` must be > 0.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/head_pieces.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -279,8 +280,10 @@ class LinkDevice {
   template <class Link>
   void exchange_by_heads(const runtime::PackCall& call, Link& link) const {
     const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
-    const std::size_t pieces =
-        cuda::head_pieces(plan_.model.kv_heads / plan_.parallel.tp / ranks).size();
+    const HeadSets sets = head_sets_of(plan_, plan_.micropacks[index(call.pack)]);
+    const auto pieces = static_cast<std::size_t>(
+        head_pieces(plan_.model, plan_.parallel.tp, ranks) *
+        std::ranges::count_if(sets.tokens, [](std::uint16_t part) { return part > 0; }));
     begin_by_heads(call, link);
     for (std::size_t piece = 0; piece < pieces; ++piece) {
       if (piece >= 2) link.end_all_to_all();

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "cuda/ranks/by_heads_plans.hpp"
 #include "cuda/ranks/rank_plans.hpp"
 #include "cuda/ranks/shared_plan.hpp"
+#include "slimpack/plan/head_pieces.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cuda/emulation.hpp"
 #include "support/executed_memory.hpp"
@@ -140,12 +142,23 @@ class NotingLink : public cuda::StreamTransport {
   std::string& notes_;
 };
 
+/// A piece that comes has ended before attention and the next has begun; what goes home ends when
+/// the next piece has been attended to.
+std::string notes_of_pieces(std::int64_t count) {
+  std::string notes = "b";
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i >= 2) notes += 'e';
+    notes += 'e';
+    if (i + 1 < count) notes += 'b';
+    notes += 'b';
+  }
+  return notes + (count == 1 ? "e" : "ee");
+}
+
 }  // namespace
 
 TEST_CASE("ranks by heads: a piece is on its way while the one before is attended to") {
-  // A piece that comes has ended before attention and the next has begun; what goes home ends when
-  // the next piece has been attended to.
-  const std::vector<std::string> of_pieces{"bebe", "bebbebee", "bebbebbeebee", "bebbebbeebbeebee"};
+  std::set<std::int64_t> counts;
   for (std::int64_t heads = 1; heads <= 5; ++heads) {
     CAPTURE(heads);
     test::ByHeadsOptions options;
@@ -167,14 +180,23 @@ TEST_CASE("ranks by heads: a piece is on its way while the one before is attende
               cuda::StreamTransport(rendezvous, device, cuda::StreamMover(*streams[device])),
               notes[device]);
         });
-    const std::string& layer =
-        of_pieces[static_cast<std::size_t>(std::min<std::int64_t>(heads, 4) - 1)];
-    CHECK(notes[0].size() > layer.size());
     std::string expected;
-    while (expected.size() < notes[0].size()) expected += layer;
+    for (const Unit& unit : plan.schedule.front().order) {
+      if (unit.kind != UnitKind::forward && unit.kind != UnitKind::backward) continue;
+      const HeadSets sets = head_sets_of(plan, plan.micropacks[index(unit.pack)]);
+      const std::int64_t count =
+          std::min<std::int64_t>(heads, 4) *
+          std::ranges::count_if(sets.tokens, [](std::uint16_t part) { return part > 0; });
+      if (count == 0) continue;
+      counts.insert(count);
+      for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
+        expected += notes_of_pieces(count);
+      }
+    }
     CHECK(notes[0] == expected);
     CHECK(notes[1] == notes[0]);
   }
+  CHECK(counts == std::set<std::int64_t>{1, 2, 3, 4});
 }
 
 TEST_CASE("head_pieces: four at most, of about equal numbers of heads") {

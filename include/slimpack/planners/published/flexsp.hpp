@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -193,8 +192,6 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
                                                                                const Model& model,
                                                                                Bytes& exchanged) {
     const HeadSplitTimes prices(plan, model);
-    std::vector<std::int32_t> all(static_cast<std::size_t>(plan.parallel.dp));
-    std::iota(all.begin(), all.end(), 0);
     std::vector<Nanos> compute, alone;
     for (const MicroPack& pack : plan.micropacks) {
       const auto& group = plan.groups[index(pack.group)];
@@ -204,7 +201,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       for (std::int32_t line = 0; line < virtual_stages_of(plan).size(); ++line) {
         const std::int32_t pp = virtual_stages_of(plan).stage(line);
         const bool meets = plan.cluster.small.shared_links && ranks > 1 &&
-                           links.ranks(group, pp) == links.ranks(all, pp);
+                           links.ranks(group, pp) == links.all_ranks(pp);
         compute.push_back(prices.unit(pack, load, line));
         alone.push_back(meets ? prices.exchange(pack, load.tokens, pp) * chunk_layers(plan, pp, 0)
                               : Nanos{});

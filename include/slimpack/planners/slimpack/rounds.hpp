@@ -185,15 +185,17 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       least.tokens = Tokens{1};
       least.ranks = ranks;
       const std::int64_t fixed = price(least);
+      const std::int64_t sets =
+          std::min(pack, head_sets(head_pieces(plan.model, plan.parallel.tp, ranks)));
       for (std::size_t i = 0; i < times.size(); ++i) {
         const std::size_t sample = problem_.order()[i];
         if (i > 0 && problem_.lengths()[i] == problem_.lengths()[i - 1]) {
           times[sample].push_back(times[problem_.order()[i - 1]].back());
           continue;
         }
-        const PackLoad load = even_load(plan, problem_.lengths()[i], ranks, exposed);
-        times[sample].push_back(
-            std::max<std::int64_t>(1, (price(many(load, pack)) - fixed) / pack));
+        PackLoad load = many(even_load(plan, problem_.lengths()[i], ranks, exposed), pack);
+        load.head_sets = equal_head_sets(sets);
+        times[sample].push_back(std::max<std::int64_t>(1, (price(load) - fixed) / pack));
       }
     }
     return times;

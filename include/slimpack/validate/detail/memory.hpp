@@ -28,9 +28,9 @@ struct TokenBytes {
   Size hidden;                                        ///< a hidden state, or its gradient
   Size kv_forward, kv_backward;                       ///< exchange of keys and values
   Size q_forward, q_backward;                         ///< exchange of queries
-  /// Exchange by heads: of a slice's token that the rank owns, then of any, of whose heads each
-  /// rank has a part.
-  std::array<Size, 2> heads_forward, heads_backward;
+  /// Exchange by heads: of a slice's token that the rank owns; of any, of whose heads each rank has
+  /// a part; of any of a whole sample. Last where B makes attention again.
+  std::array<Size, 3> heads_forward, heads_backward, heads_again;
 };
 
 /// Whether tensor-parallel devices split hidden states by rows and the rest by width, which version
@@ -79,9 +79,12 @@ struct TokenBytes {
   bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
   const Size queries = q * e, keys = k * 2 * e, statistics = heads * t;
   bytes.heads_forward = {(queries + keys + statistics).part(tp),
-                         (queries * 3 + keys + statistics).part(tp)};
-  bytes.heads_backward = {(queries * 2 + keys + statistics * 2).part(tp),
-                          (queries * 4 + keys * 2 + statistics * 4 + q * g + k * 2 * g).part(tp)};
+                         (queries * 3 + keys + statistics).part(tp), Size{}};
+  const Size there = queries * 2 + statistics * 3, home = queries + keys;
+  const Size message = std::max(there, home), attended = queries * 3 + statistics * 3;
+  bytes.heads_backward = {message.part(tp), (message + attended).part(tp), (k * 2 * g).part(tp)};
+  bytes.heads_again = {message.part(tp), (message + attended + queries).part(tp),
+                       (k * 2 * g + keys).part(tp)};
   return bytes;
 }
 
@@ -336,7 +339,10 @@ class Parts {
   /// Buffers of all slices by heads that several ranks own, of the rank that owns most.
   [[nodiscard]] Size by_heads(const MicroPack& pack) const {
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
-    const auto& each = pack.pass == Pass::forward ? bytes_.heads_forward : bytes_.heads_backward;
+    const bool again = pack.recompute == Recompute::full;
+    const auto& each = pack.pass == Pass::forward ? bytes_.heads_forward
+                       : again                    ? bytes_.heads_again
+                                                  : bytes_.heads_backward;
     std::vector<Size> own(static_cast<std::size_t>(ranks));
     Size all;
     for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
@@ -344,6 +350,9 @@ class Parts {
       if (!by_heads_[index(slice.sample)]) continue;
       const std::int64_t block = plan_.memory.cp_block_tokens.value;
       all += Size{slice.length().value} * each[1];
+      if (slice.length() == plan_.samples[index(slice.sample)]) {
+        all += Size{slice.length().value} * each[2];
+      }
       const std::int64_t first =
           plan_.sample_first.empty() ? 0 : plan_.sample_first[index(slice.sample)];
       for (std::int64_t place = 0; place < ranks; ++place) {

@@ -26,169 +26,141 @@
 
 namespace slimpack::cuda {
 
-/// All slices of a pack that travel by heads, together, piece by piece of the heads: while one is
-/// attended to, the next is on its way, and what came of the one before goes home.
-class ByHeadsExchange {
+/// A set of slices that travel by heads in one layer: what of a piece of the heads is given, attended
+/// to and taken home.
+class HeadSetExchange {
  public:
-  /// `own` is scratch of F that is free behind the projection: own rows by heads x 2k.
-  ByHeadsExchange(const PackPlaces& places, const ByHeadsTables& tables, const TableRing& ring,
-                  DeviceSpan<Bf16> own, StreamView stream)
+  /// `sums` are the gradients of keys and values that are not kept.
+  HeadSetExchange(const PackPlaces& places, const ByHeadsTables& tables, const TableRing& ring,
+                  const HeadMemory& memory, DeviceSpan<float> sums, StreamView stream)
       : places_(places),
         tables_(tables),
         ring_(ring),
-        own_(own),
         stream_(stream),
         sizes_(places),
-        memory_(place_head_memory(places, tables)),
+        memory_(memory),
+        sums_(sums),
         q_(places.model.query_width()),
         k_(places.model.key_width()),
         heads_(places.model.heads) {}
 
-  /// What is left of the room of exchanges.
-  [[nodiscard]] std::span<std::byte> rest() const noexcept { return memory_.rest; }
+  [[nodiscard]] std::size_t pieces() const noexcept { return tables_.pieces.size(); }
+  /// What `forward_give` begins; keys that no page will hold travel apart.
+  [[nodiscard]] int forward_messages() const noexcept { return tables_.all.loose > 0 ? 3 : 1; }
 
-  /// Fills attention outputs and log-sum-exps of the slices' own rows. Own keys must be where the
-  /// projection puts them (UnitKeys); pages and workspace get them by heads.
+  /// Gives a piece of queries, keys and values; `key` and `value` hold the call's own rows.
   template <class Link>
-  void forward(std::int64_t layer, Link& link) const {
-    if (tables_.empty()) return;
-    DeviceSpan<Bf16> key = places_.keys.key, value = places_.keys.value;
-    if (tables_.pass == Pass::forward) {
-      // Messages come to stand where the projection has put the keys.
-      key = own_.subspan(0, places_.keys.head_key.size);
-      value = own_.subspan(key.size, key.size);
-      copy(key, places_.keys.head_key, stream_);
-      copy(value, places_.keys.head_value, stream_);
-    }
+  void forward_give(std::size_t i, std::int64_t layer, DeviceSpan<Bf16> key, DeviceSpan<Bf16> value,
+                    Link& link) const {
     const auto stored = ring_.span(tables_.stored), loose = ring_.span(tables_.loose);
-    const auto give = [&](std::size_t i) {
-      const auto to = given(i, HeadWay::forward);
-      const HeadMessage first = mine(to, HeadWay::forward, i);
-      split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
-      split(first.key, to, key, stored, k_, i);
-      split(first.value, to, value, stored, k_, i);
-      begin(to, taken(i, HeadWay::forward), link);
-      if (tables_.all.loose == 0) return;
-      const HeadMemory::Piece& memory = memory_.pieces[i];
-      for (const bool values : {false, true}) {
-        const auto apart = given_apart(i, values);
-        split(elements<Bf16>(apart.front()), apart, values ? value : key, loose, k_, i);
-        begin(apart, taken_apart(i, values ? memory.value : memory.key), link);
+    const auto to = given(i, HeadWay::forward);
+    const HeadMessage first = mine(to, HeadWay::forward, i);
+    split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
+    split(first.key, to, key, stored, k_, i);
+    split(first.value, to, value, stored, k_, i);
+    begin(to, taken(i, HeadWay::forward), link);
+    if (tables_.all.loose == 0) return;
+    const HeadMemory::Piece& memory = memory_.pieces[i];
+    for (const bool values : {false, true}) {
+      const auto apart = given_apart(i, values);
+      split(elements<Bf16>(apart.front()), apart, values ? value : key, loose, k_, i);
+      begin(apart, taken_apart(i, values ? memory.value : memory.key), link);
+    }
+  }
+  /// Attends to a piece that has come, and gives what comes of it.
+  template <class Link>
+  void forward_attend(std::size_t i, std::int64_t layer, Link& link) const {
+    const auto there = taken(i, HeadWay::forward), home = this->home(i, HeadWay::forward_home);
+    std::vector<MemoryCopy> copies;
+    for_each_rank(there, HeadWay::forward, i, [&](const HeadMessage& one, std::size_t rank) {
+      order(copies, one.query, memory_.query, sizes_.query(), rank, i, true);
+      if (tables_.pass == Pass::forward && one.key.size > 0) {
+        store_keys(places_.arena.rows<Bf16>(sizes_.key()), both(one),
+                   ring_.span(tables_.pages[rank]), key_rows(one, i, layer), stream_);
       }
-    };
-    const auto attend = [&](std::size_t i) {
-      const auto there = taken(i, HeadWay::forward), home = this->home(i, HeadWay::forward_home);
-      std::vector<MemoryCopy> copies;
-      for_each_rank(there, HeadWay::forward, i, [&](const HeadMessage& one, std::size_t rank) {
-        order(copies, one.query, memory_.query, sizes_.query(), rank, i, true);
-        if (tables_.pass == Pass::forward && one.key.size > 0) {
-          store_keys(places_.arena.rows<Bf16>(sizes_.key()), both(one),
-                     ring_.span(tables_.pages[rank]), key_rows(one, i, layer), stream_);
-        }
-      });
-      copy_all(copies, stream_);
-      for (const ByHeadsPart& part : tables_.attention) {
-        const auto [keys, values] = keys_of(part.kept, i, layer);
-        attention_forward(memory_.output, memory_.log_sum, memory_.query, keys, values,
-                          part.pieces[i].work(ring_, layer), places_.by_heads.shape,
-                          places_.by_heads.path, stream_);
-      }
-      copies.clear();
-      for_each_rank(home, HeadWay::forward_home, i, [&](const HeadMessage& one, std::size_t rank) {
-        order(copies, one.query, memory_.output, sizes_.query(), rank, i, false);
-        order(copies, one.log_sum, memory_.log_sum, sizes_.statistics(), rank, i, false);
-      });
-      copy_all(copies, stream_);
-      begin(home, given(i, HeadWay::forward_home), link);
-    };
-    const auto take = [&](std::size_t i) {
-      const auto from = given(i, HeadWay::forward_home);
-      const HeadMessage first = mine(from, HeadWay::forward_home, i);
-      join(places_.arena.rows<Bf16>(q_), first.query, from, of(tables_.output, layer), q_, i);
-      join(places_.arena.rows<float>(heads_), first.log_sum, from, of(tables_.log_sum, layer),
-           heads_, i);
-    };
-    run(tables_.all.loose > 0 ? 3 : 1, give, attend, take, link);
+    });
+    copy_all(copies, stream_);
+    for (const ByHeadsPart& part : tables_.attention) {
+      const auto [keys, values] = keys_of(part.kept, i, layer);
+      attention_forward(memory_.output, memory_.log_sum, memory_.query, keys, values,
+                        part.pieces[i].work(ring_, layer), places_.by_heads.shape,
+                        places_.by_heads.path, stream_);
+    }
+    copies.clear();
+    for_each_rank(home, HeadWay::forward_home, i, [&](const HeadMessage& one, std::size_t rank) {
+      order(copies, one.query, memory_.output, sizes_.query(), rank, i, false);
+      order(copies, one.log_sum, memory_.log_sum, sizes_.statistics(), rank, i, false);
+    });
+    copy_all(copies, stream_);
+    begin(home, given(i, HeadWay::forward_home), link);
+  }
+  /// Fills the piece's heads of attention outputs and log-sum-exps of own rows, which have come.
+  void forward_take(std::size_t i, std::int64_t layer) const {
+    const auto from = given(i, HeadWay::forward_home);
+    const HeadMessage first = mine(from, HeadWay::forward_home, i);
+    join(places_.arena.rows<Bf16>(q_), first.query, from, of(tables_.output, layer), q_, i);
+    join(places_.arena.rows<float>(heads_), first.log_sum, from, of(tables_.log_sum, layer), heads_,
+         i);
   }
 
-  /// Fills the gradients of the slices' own queries, in rows of all blocks, and adds those of own
-  /// keys and values to the unit's; `rows` has delta and the gradients of outputs.
+  /// Gives a piece of queries, gradients of outputs, log-sum-exps and delta.
   template <class Link>
-  void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
-    if (tables_.empty()) return;
-    fill_zeros(memory_.sums, stream_);
+  void backward_give(std::size_t i, std::int64_t layer, const BackwardRows& rows,
+                     Link& link) const {
     const auto gradient = ring_.span(tables_.gradient);
-    const auto give = [&](std::size_t i) {
-      const auto to = given(i, HeadWay::backward);
-      const HeadMessage first = mine(to, HeadWay::backward, i);
-      split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
-      split(first.dattention, to, rows.dattention, gradient, q_, i);
-      split(first.log_sum, to, places_.arena.rows<float>(heads_), of(tables_.log_sum, layer),
-            heads_, i);
-      split(first.delta, to, rows.delta, gradient, heads_, i);
-      begin(to, taken(i, HeadWay::backward), link);
-    };
-    const auto attend = [&](std::size_t i) {
-      const auto there = taken(i, HeadWay::backward), home = this->home(i, HeadWay::backward_home);
-      std::vector<MemoryCopy> copies;
-      for_each_rank(there, HeadWay::backward, i, [&](const HeadMessage& one, std::size_t rank) {
-        order(copies, one.query, memory_.query_back, sizes_.query(), rank, i, true);
-        order(copies, one.dattention, memory_.dattention, sizes_.query(), rank, i, true);
-        order(copies, one.log_sum, memory_.log_sum_back, sizes_.statistics(), rank, i, true);
-        order(copies, one.delta, memory_.delta, sizes_.statistics(), rank, i, true);
-      });
-      copy_all(copies, stream_);
-      for (const ByHeadsPart& part : tables_.attention) {
-        const auto [keys, values] = keys_of(part.kept, i, layer);
-        const DeviceSpan<float> sums =
-            part.kept.gradients ? places_.arena.rows<float>(sizes_.key()) : memory_.sums;
-        attention_backward(memory_.dquery, sums, sums, memory_.query_back, keys, values,
-                           memory_.log_sum_back, memory_.delta, memory_.dattention,
-                           part.pieces[i].work(ring_, layer), places_.by_heads.shape,
-                           places_.by_heads.path, stream_);
-      }
-      copies.clear();
-      for_each_rank(home, HeadWay::backward_home, i, [&](const HeadMessage& one, std::size_t rank) {
-        order(copies, one.query, memory_.dquery, sizes_.query(), rank, i, false);
-        if (one.key.size == 0) return;
-        load_key_gradients(both(one), places_.arena.rows<float>(sizes_.key()),
-                           ring_.span(tables_.gradients[rank]), key_rows(one, i, layer), stream_);
-      });
-      copy_all(copies, stream_);
-      begin(home, given(i, HeadWay::backward_home), link);
-    };
-    const auto take = [&](std::size_t i) {
-      const auto from = given(i, HeadWay::backward_home);
-      const HeadMessage first = mine(from, HeadWay::backward_home, i);
-      join(rows.dquery, first.query, from, gradient, q_, i);
-      add(places_.keys.dkey, first.key, from, i);
-      add(places_.keys.dvalue, first.value, from, i);
-    };
-    run(1, give, attend, take, link);
+    const auto to = given(i, HeadWay::backward);
+    const HeadMessage first = mine(to, HeadWay::backward, i);
+    split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
+    split(first.dattention, to, rows.dattention, gradient, q_, i);
+    split(first.log_sum, to, places_.arena.rows<float>(heads_), of(tables_.log_sum, layer), heads_,
+          i);
+    split(first.delta, to, rows.delta, gradient, heads_, i);
+    begin(to, taken(i, HeadWay::backward), link);
+  }
+  /// Attends to a piece that has come, and gives what comes of it.
+  template <class Link>
+  void backward_attend(std::size_t i, std::int64_t layer, Link& link) const {
+    const auto there = taken(i, HeadWay::backward), home = this->home(i, HeadWay::backward_home);
+    std::vector<MemoryCopy> copies;
+    for_each_rank(there, HeadWay::backward, i, [&](const HeadMessage& one, std::size_t rank) {
+      order(copies, one.query, memory_.query_back, sizes_.query(), rank, i, true);
+      order(copies, one.dattention, memory_.dattention, sizes_.query(), rank, i, true);
+      order(copies, one.log_sum, memory_.log_sum_back, sizes_.statistics(), rank, i, true);
+      order(copies, one.delta, memory_.delta, sizes_.statistics(), rank, i, true);
+    });
+    copy_all(copies, stream_);
+    for (const ByHeadsPart& part : tables_.attention) {
+      const auto [keys, values] = keys_of(part.kept, i, layer);
+      const DeviceSpan<float> sums =
+          part.kept.gradients ? places_.arena.rows<float>(sizes_.key()) : sums_;
+      attention_backward(memory_.dquery, sums, sums, memory_.query_back, keys, values,
+                         memory_.log_sum_back, memory_.delta, memory_.dattention,
+                         part.pieces[i].work(ring_, layer), places_.by_heads.shape,
+                         places_.by_heads.path, stream_);
+    }
+    copies.clear();
+    for_each_rank(home, HeadWay::backward_home, i, [&](const HeadMessage& one, std::size_t rank) {
+      order(copies, one.query, memory_.dquery, sizes_.query(), rank, i, false);
+      if (one.key.size == 0) return;
+      load_key_gradients(both(one), places_.arena.rows<float>(sizes_.key()),
+                         ring_.span(tables_.gradients[rank]), key_rows(one, i, layer), stream_);
+    });
+    copy_all(copies, stream_);
+    begin(home, given(i, HeadWay::backward_home), link);
+  }
+  /// Fills the piece's heads of gradients of own queries, which have come, and adds those of own
+  /// keys and values to the unit's.
+  void backward_take(std::size_t i, const BackwardRows& rows) const {
+    const auto from = given(i, HeadWay::backward_home);
+    const HeadMessage first = mine(from, HeadWay::backward_home, i);
+    join(rows.dquery, first.query, from, ring_.span(tables_.gradient), q_, i);
+    add(places_.keys.dkey, first.key, from, i);
+    add(places_.keys.dvalue, first.value, from, i);
   }
 
  private:
   using Messages = std::vector<std::span<std::byte>>;
 
-  /// Gives the pieces in order, each before the one ahead of it is attended to, and takes them home
-  /// when the next has been attended to. A piece has so many messages there.
-  template <class Give, class Attend, class Take, class Link>
-  void run(int messages, Give give, Attend attend, Take take, Link& link) const {
-    const std::size_t count = tables_.pieces.size();
-    const auto take_home = [&](std::size_t i) {
-      link.end_all_to_all();
-      take(i);
-    };
-    give(0);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i >= 2) take_home(i - 2);
-      for (int message = 0; message < messages; ++message) link.end_all_to_all();
-      if (i + 1 < count) give(i + 1);
-      attend(i);
-    }
-    if (count >= 2) take_home(count - 2);
-    take_home(count - 1);
-  }
   template <class Link>
   void begin(const Messages& from, const Messages& into, Link& link) const {
     const std::vector<std::span<const std::byte>> parts(from.begin(), from.end());
@@ -285,12 +257,13 @@ class ByHeadsExchange {
     const Columns<Element> from = columns(first, messages, width, i);
     join_columns(whole, from.parts, table, from.shape, stream_);
   }
-  /// To the gradients of the own rows, which slices by heads have first of all.
+  /// To the gradients of the set's own rows.
   void add(DeviceSpan<float> whole, DeviceSpan<Bf16> first, const Messages& messages,
            std::size_t i) const {
     if (first.size == 0) return;
     const Columns<Bf16> from = columns(first, messages, k_, i);
-    add_columns(whole.subspan(0, from.shape.rows * k_), from.parts, from.shape, stream_);
+    add_columns(rows_at(whole, tables_.first_gradient, from.shape.rows, k_), from.parts, from.shape,
+                stream_);
   }
   /// A matrix of a rank's message into the rows of all ranks, or out of them.
   template <class Element>
@@ -338,11 +311,100 @@ class ByHeadsExchange {
   const PackPlaces& places_;
   const ByHeadsTables& tables_;
   const TableRing& ring_;
-  DeviceSpan<Bf16> own_;
   StreamView stream_;
   HeadSizes sizes_;
-  HeadMemory memory_;
+  const HeadMemory& memory_;
+  DeviceSpan<float> sums_;
   std::int64_t q_, k_, heads_;
+};
+
+/// All slices of a pack that travel by heads, set after set, piece by piece of the heads: while one
+/// piece is attended to, the next is on its way, and what came of the one before goes home.
+class ByHeadsExchange {
+ public:
+  /// `own` is scratch of F that is free behind the projection: own rows by heads x 2k.
+  ByHeadsExchange(const PackPlaces& places, const std::vector<ByHeadsTables>& sets,
+                  const TableRing& ring, DeviceSpan<Bf16> own, StreamView stream)
+      : places_(places),
+        pass_(sets.empty() ? Pass::forward : sets.front().pass),
+        own_(own),
+        stream_(stream),
+        memory_(place_head_memory(places, sets)) {
+    for (std::size_t set = 0; set < sets.size(); ++set) {
+      sets_.emplace_back(places, sets[set], ring, memory_.sets[set], memory_.sums, stream);
+      for (std::size_t i = 0; i < sets[set].pieces.size(); ++i) pieces_.push_back({set, i});
+    }
+  }
+  ByHeadsExchange(const ByHeadsExchange&) = delete;
+  ByHeadsExchange& operator=(const ByHeadsExchange&) = delete;
+
+  /// What is left of the room of exchanges.
+  [[nodiscard]] std::span<std::byte> rest() const noexcept { return memory_.rest; }
+
+  /// Fills attention outputs and log-sum-exps of the slices' own rows. Own keys must be where the
+  /// projection puts them (UnitKeys); pages and workspace get them by heads.
+  template <class Link>
+  void forward(std::int64_t layer, Link& link) const {
+    if (sets_.empty()) return;
+    DeviceSpan<Bf16> key = places_.keys.key, value = places_.keys.value;
+    if (pass_ == Pass::forward) {
+      // Messages come to stand where the projection has put the keys.
+      key = own_.subspan(0, places_.keys.head_key.size);
+      value = own_.subspan(key.size, key.size);
+      copy(key, places_.keys.head_key, stream_);
+      copy(value, places_.keys.head_value, stream_);
+    }
+    run([](const HeadSetExchange& set) { return set.forward_messages(); },
+        [&](const HeadSetExchange& set, std::size_t i) {
+          set.forward_give(i, layer, key, value, link);
+        },
+        [&](const HeadSetExchange& set, std::size_t i) { set.forward_attend(i, layer, link); },
+        [&](const HeadSetExchange& set, std::size_t i) { set.forward_take(i, layer); }, link);
+  }
+
+  /// Fills the gradients of the slices' own queries, in rows of all blocks, and adds those of own
+  /// keys and values to the unit's; `rows` has delta and the gradients of outputs.
+  template <class Link>
+  void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
+    if (sets_.empty()) return;
+    fill_zeros(memory_.sums, stream_);
+    run([](const HeadSetExchange&) { return 1; },
+        [&](const HeadSetExchange& set, std::size_t i) { set.backward_give(i, layer, rows, link); },
+        [&](const HeadSetExchange& set, std::size_t i) { set.backward_attend(i, layer, link); },
+        [&](const HeadSetExchange& set, std::size_t i) { set.backward_take(i, rows); }, link);
+  }
+
+ private:
+  /// Gives the pieces in order, each before the one ahead of it is attended to, and takes them home
+  /// when the next has been attended to. `messages(set)` is how many a piece has there.
+  template <class Messages, class Give, class Attend, class Take, class Link>
+  void run(Messages messages, Give give, Attend attend, Take take, Link& link) const {
+    const std::size_t count = pieces_.size();
+    const auto with = [&](std::size_t at, const auto& visit) {
+      visit(sets_[pieces_[at].first], pieces_[at].second);
+    };
+    const auto take_home = [&](std::size_t at) {
+      link.end_all_to_all();
+      with(at, take);
+    };
+    with(0, give);
+    for (std::size_t at = 0; at < count; ++at) {
+      if (at >= 2) take_home(at - 2);
+      for (int left = messages(sets_[pieces_[at].first]); left > 0; --left) link.end_all_to_all();
+      if (at + 1 < count) with(at + 1, give);
+      with(at, attend);
+    }
+    if (count >= 2) take_home(count - 2);
+    take_home(count - 1);
+  }
+
+  const PackPlaces& places_;
+  Pass pass_;
+  DeviceSpan<Bf16> own_;
+  StreamView stream_;
+  HeadMemories memory_;
+  std::vector<HeadSetExchange> sets_;
+  std::vector<std::pair<std::size_t, std::size_t>> pieces_;  // set, and piece of its heads
 };
 
 }  // namespace slimpack::cuda

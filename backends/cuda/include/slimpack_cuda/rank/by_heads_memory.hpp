@@ -93,8 +93,8 @@ class HeadSizes {
   return messages;
 }
 
-/// The memory of a layer's exchange, within head_buffer_bytes. What a rank sends and takes home
-/// take turns, and so do what arrives and what is sent home but for keys that are needed later.
+/// The memory of a set's exchange in a layer. What a rank sends and takes home take turns, and so do
+/// what arrives and what is sent home but for keys that are needed later.
 struct HeadMemory {
   /// Of a piece of the heads.
   struct Piece {
@@ -109,27 +109,30 @@ struct HeadMemory {
   DeviceSpan<float> log_sum;                        ///< the same
   DeviceSpan<Bf16> query_back, dattention, dquery;  ///< B
   DeviceSpan<float> log_sum_back, delta;            ///< B
+};
+
+/// The memory of all sets, within head_buffer_bytes.
+struct HeadMemories {
+  std::vector<HeadMemory> sets;
   DeviceSpan<float> sums;     ///< B: gradients of keys and values that are not kept
   std::span<std::byte> rest;  ///< room that rings have at the same time
 };
 
 /// Cuts the room of exchanges up. Of B's, keys that no page holds stay beside rings of the layer.
-[[nodiscard]] inline HeadMemory place_head_memory(const PackPlaces& places,
-                                                  const ByHeadsTables& tables) {
-  HeadMemory memory;
-  memory.rest = places.exchange;
-  if (tables.empty()) return memory;
+[[nodiscard]] inline HeadMemories place_head_memory(const PackPlaces& places,
+                                                    std::span<const ByHeadsTables> sets) {
+  HeadMemories made;
+  made.rest = places.exchange;
+  if (sets.empty()) return made;
   const HeadSizes sizes(places);
-  const auto ranks = static_cast<std::int64_t>(tables.ranks.size());
-  const ByHeadsRows& mine = tables.ranks[places.call.ring.self];
-  const std::int64_t all = tables.all.rows, heads = tables.heads;
-  const bool back = tables.pass == Pass::backward, forth = !back || tables.again;
+  const bool back = sets.front().pass == Pass::backward, forth = !back || sets.front().again;
+  const std::int64_t heads = sets.front().heads;
   const auto aligned = [](std::int64_t bytes) {
     constexpr auto kTo = static_cast<std::int64_t>(kMatrixAlignment);
     return (bytes + kTo - 1) / kTo * kTo;
   };
   /// Room for the messages of all ranks, all of which are aligned.
-  const auto of_all = [&](HeadWay way, const HeadPiece& piece) {
+  const auto of_all = [&](const ByHeadsTables& tables, HeadWay way, const HeadPiece& piece) {
     std::int64_t bytes = 0;
     for (const ByHeadsRows& rank : tables.ranks) {
       bytes += aligned(piece.heads * sizes.message(rank, way));
@@ -137,51 +140,80 @@ struct HeadMemory {
     return bytes;
   };
   Carver rest(places.exchange);
-  memory.sums = rest.take<float>(2 * heads * tables.sums, sizes.key());
-  for (const HeadPiece& piece : tables.pieces) {
-    const auto bytes = [&](HeadWay way) {
-      return ranks * aligned(piece.heads * sizes.message(mine, way));
-    };
-    // Keys that travel apart with queries are no more than those of backward_home.
-    const std::int64_t both = bytes(HeadWay::backward_home);
-    memory.pieces.emplace_back().own =
-        rest.take_bytes(back ? std::max(bytes(HeadWay::backward), both) : both);
+  made.sums = rest.take<float>(2 * heads * sets.back().sums, sizes.key());
+  for (const ByHeadsTables& tables : sets) {
+    HeadMemory& memory = made.sets.emplace_back();
+    const auto ranks = static_cast<std::int64_t>(tables.ranks.size());
+    const ByHeadsRows& mine = tables.ranks[places.call.ring.self];
+    for (const HeadPiece& piece : tables.pieces) {
+      const auto bytes = [&](HeadWay way) {
+        return ranks * aligned(piece.heads * sizes.message(mine, way));
+      };
+      // Keys that travel apart with queries are no more than those of backward_home.
+      const std::int64_t both = bytes(HeadWay::backward_home);
+      memory.pieces.emplace_back().own =
+          rest.take_bytes(back ? std::max(bytes(HeadWay::backward), both) : both);
+    }
   }
-  for (std::size_t i = 0; forth && i < memory.pieces.size(); ++i) {
-    const HeadPiece& piece = tables.pieces[i];
-    HeadMemory::Piece& one = memory.pieces[i];
-    const std::span<std::byte> begin = rest.rest();
-    one.taken = rest.take_bytes(piece.heads * sizes.message(tables.all, HeadWay::forward));
-    one.key = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
-    one.value = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
-    // Behind attention nothing of this is needed in F.
-    if (!back) one.home = begin.first(begin.size() - rest.rest().size());
+  const auto for_each_piece = [&](const auto& visit) {
+    for (std::size_t set = 0; set < sets.size(); ++set) {
+      for (std::size_t i = 0; i < sets[set].pieces.size(); ++i) {
+        visit(sets[set], sets[set].pieces[i], made.sets[set].pieces[i]);
+      }
+    }
+  };
+  // Single numbers, which are not aligned to 16 bytes, come behind the matrices of all sets.
+  const auto for_each_set = [&](const auto& visit) {
+    for (std::size_t set = 0; set < sets.size(); ++set) {
+      visit(made.sets[set], heads * sets[set].all.rows);
+    }
+  };
+  if (forth) {
+    for_each_piece([&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
+      const std::span<std::byte> begin = rest.rest();
+      one.taken = rest.take_bytes(piece.heads * sizes.message(tables.all, HeadWay::forward));
+      one.key = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+      one.value = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+      // Behind attention nothing of this is needed in F.
+      if (!back) one.home = begin.first(begin.size() - rest.rest().size());
+    });
   }
   Carver more(rest);
   if (forth) {
-    for (std::size_t i = 0; back && i < memory.pieces.size(); ++i) {
-      memory.pieces[i].home = more.take_bytes(of_all(HeadWay::forward_home, tables.pieces[i]));
+    if (back) {
+      for_each_piece(
+          [&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
+            one.home = more.take_bytes(of_all(tables, HeadWay::forward_home, piece));
+          });
     }
-    memory.query = more.take<Bf16>(heads * all, sizes.query());
-    memory.output = more.take<Bf16>(heads * all, sizes.query());
-    memory.log_sum = more.take<float>(heads * all, sizes.statistics());
+    for_each_set([&](HeadMemory& memory, std::int64_t rows) {
+      memory.query = more.take<Bf16>(rows, sizes.query());
+      memory.output = more.take<Bf16>(rows, sizes.query());
+    });
+    for_each_set([&](HeadMemory& memory, std::int64_t rows) {
+      memory.log_sum = more.take<float>(rows, sizes.statistics());
+    });
   }
   if (back) {
-    for (std::size_t i = 0; i < memory.pieces.size(); ++i) {
-      const HeadPiece& piece = tables.pieces[i];
-      memory.pieces[i].taken_back = rest.take_bytes(
-          std::max(of_all(HeadWay::backward, piece), of_all(HeadWay::backward_home, piece)));
-    }
-    memory.query_back = rest.take<Bf16>(heads * all, sizes.query());
-    memory.dattention = rest.take<Bf16>(heads * all, sizes.query());
-    memory.dquery = rest.take<Bf16>(heads * all, sizes.query());
-    memory.log_sum_back = rest.take<float>(heads * all, sizes.statistics());
-    memory.delta = rest.take<float>(heads * all, sizes.statistics());
+    for_each_piece(
+        [&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
+          one.taken_back = rest.take_bytes(std::max(of_all(tables, HeadWay::backward, piece),
+                                                    of_all(tables, HeadWay::backward_home, piece)));
+        });
+    for_each_set([&](HeadMemory& memory, std::int64_t rows) {
+      memory.query_back = rest.take<Bf16>(rows, sizes.query());
+      memory.dattention = rest.take<Bf16>(rows, sizes.query());
+      memory.dquery = rest.take<Bf16>(rows, sizes.query());
+    });
+    for_each_set([&](HeadMemory& memory, std::int64_t rows) {
+      memory.log_sum_back = rest.take<float>(rows, sizes.statistics());
+      memory.delta = rest.take<float>(rows, sizes.statistics());
+    });
   }
   if (more.rest().size() < rest.rest().size()) rest = more;
   rest.align();
-  memory.rest = rest.rest();
-  return memory;
+  made.rest = rest.rest();
+  return made;
 }
 
 }  // namespace slimpack::cuda

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/head_pieces.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack_cuda/attention_tables.hpp"
@@ -24,12 +26,9 @@ struct HeadPiece {
   std::int64_t first = 0, heads = 0;
 };
 
-/// Most pieces in which a rank's heads travel: while one is attended to, the next is on its way.
-inline constexpr std::int64_t kMostHeadPieces = 4;
-
-/// Of so many heads of keys on a rank, in about equal numbers. O(pieces).
+/// Of so many heads of keys on a rank, at most kHeadPieces of about equal numbers. O(pieces).
 [[nodiscard]] inline std::vector<HeadPiece> head_pieces(std::int64_t heads) {
-  const std::int64_t count = std::clamp<std::int64_t>(heads, 1, kMostHeadPieces);
+  const std::int64_t count = std::clamp<std::int64_t>(heads, 1, kHeadPieces);
   std::vector<HeadPiece> pieces;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t first = i * heads / count;
@@ -58,8 +57,8 @@ struct ByHeadsPart {
   std::vector<AttentionPart> pieces;
 };
 
-/// What slices by heads are worked on with. Rows stand in the order of owners: rank after rank,
-/// slice after slice, tokens ascending. Heads stand apart, each with all its rows.
+/// What a set of slices by heads (`head_set`) is worked on with. Rows stand in the order of owners:
+/// rank after rank, slice after slice, tokens ascending. Heads stand apart, each with all its rows.
 struct ByHeadsTables {
   Pass pass = Pass::forward;
   bool again = false;  ///< B makes attention again
@@ -68,7 +67,8 @@ struct ByHeadsTables {
   std::int64_t heads = 0;          ///< of keys that the rank attends with
   std::vector<ByHeadsRows> ranks;  ///< by rank of the group
   ByHeadsRows all;                 ///< of all ranks
-  std::int64_t sums = 0;           ///< workspace rows of a head's gradients of keys
+  std::int64_t sums = 0;  ///< workspace rows of a head's gradients of keys, with those of sets before
+  std::int64_t first_gradient = 0;  ///< of the own rows of all sets: the first
   std::vector<TablePart<std::int32_t>> query, output,
       log_sum;                               ///< by layer: rows of the arena of the own tokens
   TablePart<std::int32_t> gradient;          ///< the same among the rows of all blocks
@@ -77,7 +77,6 @@ struct ByHeadsTables {
   std::vector<TablePart<KeyRow>> gradients;  ///< by rank, in B: where its tokens' sums are
   std::vector<ByHeadsPart> attention;
 
-  [[nodiscard]] bool empty() const noexcept { return slices.empty(); }
 };
 
 /// Whether the ranks of a group exchange a slice by heads: one rank's own tokens do not travel.
@@ -92,10 +91,11 @@ struct ByHeadsTables {
 
 namespace detail {
 
-/// Makes the tables of a pass. With `again` keys that no page holds travel in B too.
+/// Makes the tables of a set in a pass. With `again` keys that no page holds travel in B too.
 class ByHeadsMaker {
  public:
-  ByHeadsMaker(Tables& tables, const PackPlaces& places, Pass pass, bool again)
+  /// `sums`: workspace rows of the sets before.
+  ByHeadsMaker(Tables& tables, const PackPlaces& places, Pass pass, bool again, std::int64_t sums)
       : tables_(tables),
         places_(places),
         pass_(pass),
@@ -106,11 +106,13 @@ class ByHeadsMaker {
     made_.heads = places.by_heads_heads();
     made_.pieces = head_pieces(made_.heads);
     made_.ranks.resize(places.call.ring.members.size());
+    made_.sums = sums;
   }
 
-  [[nodiscard]] ByHeadsTables make() {
-    count();
-    if (made_.empty()) return std::move(made_);
+  /// Of these segments of the call, ascending, which must not be none.
+  [[nodiscard]] ByHeadsTables make(std::span<const std::size_t> segments) {
+    made_.first_gradient = places_.keys.gradient_row[segments.front()];
+    count(segments);
     add_own_tables();
     if (pass_ == Pass::forward) add_pages_of_keys();
     if (pass_ == Pass::backward) add_gradients();
@@ -137,10 +139,9 @@ class ByHeadsMaker {
     return segment.kept.gradients ? places_.own_tokens(segment) : segment.slice.end.value;
   }
 
-  void count() {
-    for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
+  void count(std::span<const std::size_t> segments) {
+    for (const std::size_t i : segments) {
       const runtime::SegmentMemory& segment = places_.segment(i);
-      if (!travels_by_heads(segment)) continue;
       made_.slices.push_back({i, made_.sums});
       if (pass_ == Pass::backward && !segment.kept.gradients) {
         made_.sums += segment.slice.end.value;
@@ -345,12 +346,36 @@ class ByHeadsMaker {
 
 }  // namespace detail
 
-/// Nothing where no slice travels by heads. `again`: B computes attention's output again.
-/// O((rows + tokens) x layers x heads).
-[[nodiscard]] inline ByHeadsTables by_heads_tables(Tables& tables, const PackPlaces& places,
-                                                   Pass pass, bool again) {
-  if (std::ranges::none_of(places.call.segments, travels_by_heads)) return {};
-  return detail::ByHeadsMaker(tables, places, pass, again).make();
+/// One entry for each set of slices that travels by heads. `again`: B computes attention's output
+/// again. O((rows + tokens) x layers x heads).
+[[nodiscard]] inline std::vector<ByHeadsTables> by_heads_tables(Tables& tables,
+                                                                const PackPlaces& places, Pass pass,
+                                                                bool again) {
+  std::vector<std::size_t> segments;
+  Tokens all, before;
+  for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
+    if (!travels_by_heads(places.segment(i))) continue;
+    segments.push_back(i);
+    all += places.segment(i).slice.length();
+  }
+  std::vector<ByHeadsTables> sets;
+  if (segments.empty()) return sets;
+  const auto pieces = static_cast<std::int64_t>(head_pieces(places.by_heads_heads()).size());
+  const auto set_of_next = [&](std::size_t at) {
+    const Tokens length = places.segment(segments[at]).slice.length();
+    return head_set(std::exchange(before, before + length), length, all, head_sets(pieces));
+  };
+  std::int64_t set = set_of_next(0);
+  for (std::size_t first = 0, end = 0; first < segments.size(); first = end) {
+    const std::int64_t here = set;
+    for (++end; end < segments.size(); ++end) {
+      set = set_of_next(end);
+      if (set != here) break;
+    }
+    detail::ByHeadsMaker maker(tables, places, pass, again, sets.empty() ? 0 : sets.back().sums);
+    sets.push_back(maker.make(std::span(segments).subspan(first, end - first)));
+  }
+  return sets;
 }
 
 }  // namespace slimpack::cuda

@@ -60,7 +60,7 @@ inline constexpr std::int64_t kTableRounding = 16;
   const std::int64_t runs = segment.slice.length() / shard.block + shard.ranks + 2;
   return (3 * layers + 3) * (4 * rows + kTableRounding) +
          all * static_cast<std::int64_t>(sizeof(KeyRow)) + shard.ranks * kTableRounding +
-         kMostHeadPieces * (layers + 3) * kTableRounding +
+         kHeadPieces * (layers + 3) * kTableRounding +
          attention_table_bytes(layers, heads * runs, heads * all, heads * end, heads, page);
 }
 

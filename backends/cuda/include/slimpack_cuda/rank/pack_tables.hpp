@@ -326,7 +326,7 @@ struct PackTables {
   OwnParts own;   ///< all slices: of a rank alone, or of B
   OwnParts kept;  ///< in context-parallel groups: slices by heads that stay on one rank
   std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
-  ByHeadsTables by_heads;
+  std::vector<ByHeadsTables> by_heads;  ///< one a set of slices
 };
 
 /// `attends`: B computes attention's output again.
