@@ -46,8 +46,7 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   // What goes home: gradients of queries, keys and values; of all rows these, queries with the
   // gradients of outputs and their own, and statistics; of whole samples the gradients of keys
   // and values as they are summed.
-  CHECK(bytes.heads_exchange_back ==
-        HeadBuffers{3 * h * 2, 6 * h * 2 + 3 * 32 * 4, 2 * h * 4});
+  CHECK(bytes.heads_exchange_back == HeadBuffers{3 * h * 2, 6 * h * 2 + 3 * 32 * 4, 2 * h * 4});
   // Queries come twice where attention is made again, with keys and values.
   CHECK(bytes.heads_exchange_again ==
         HeadBuffers{3 * h * 2, 7 * h * 2 + 3 * 32 * 4, 2 * h * 4 + 2 * h * 2});
@@ -57,7 +56,8 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   CHECK(shared.heads_exchange_back.own == 2 * 4096 * 2 + 3 * 32 * 4);
   const RingBytes ring = ring_bytes(llama_7b(), {2, 4, 4});
   CHECK(ring.heads == 4 * h * 2 + 32 * 4);
-  CHECK(ring.heads_back == 5 * h * 2 + 2 * 32 * 4);
+  CHECK(ring.heads_back == 4 * h * 2 + 2 * 32 * 4);
+  CHECK(ring.heads_query == h * 2);
   const LayerBytes third = layer_bytes(llama_7b(), 4, 3);
   CHECK(third.kv == (bytes.kv + 2) / 3);
   CHECK(third.kept[0] == (bytes.kept[0] + 2) / 3);

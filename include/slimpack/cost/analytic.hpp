@@ -6,6 +6,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/head_exchange.hpp"
 #include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/model.hpp"
@@ -95,6 +96,7 @@ class AnalyticModel {
         terms_.embedding(load, stage, true) + linear +
         terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true,
                            terms_.beside_exchange(load, stage, true)) +
+        queries_ahead(terms_, linear, load, stage, recompute) +
         terms_.launches(load, stage.layers * (kernels + terms_.recomputed_kernels(recompute))) +
         terms_.tensor_parallel(load, stage, collectives, linear,
                                terms_.beside_tensor(load, stage, true));

@@ -11,6 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/head_exchange.hpp"
 #include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
@@ -340,6 +341,7 @@ class FittedModel {
         embedding(embedding_backward_, load, stage, true) + linear +
         in_cp_group(attention(fitted, load, stage, true), load, stage, true,
                     terms_.beside_exchange(load, stage, true)) +
+        ahead(load, stage, recompute, linear) +
         tensor_parallel(load, stage, collectives, linear, terms_.beside_tensor(load, stage, true));
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
@@ -417,6 +419,15 @@ class FittedModel {
       return overlapped(attention - own, traffic + wait, load.ranks);
     };
     return own + detail::with_one_wait(beside_rings, by_heads, kept);
+  }
+
+  [[nodiscard]] Picos ahead(const PackLoad& load, const StageLoad& stage, Recompute recompute,
+                            Picos linear) const noexcept {
+    if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
+      return queries_ahead(terms_, linear, load, stage, recompute);
+    }
+    const LinkPicos link{exchange_->byte, exchange_->unit};
+    return queries_ahead(terms_, linear, load, stage, recompute, link, link);
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,

@@ -21,10 +21,16 @@ namespace slimpack {
 namespace detail {
 
 /// Bytes of whole heads of this rank's own tokens that pass to parts of heads in one layer of F or,
-/// where `back`, of B, and back from them; its own part is among them.
+/// where `back`, of B beside attention, and back from them; its own part is among them.
 [[nodiscard]] constexpr std::int64_t head_bytes(const RingBytes& each, const PackLoad& load,
                                                 bool back) noexcept {
   return load.heads_sent.value * (back ? each.heads_back : each.heads);
+}
+
+/// Pieces of a pack's slices by heads: so many of the heads of each set.
+[[nodiscard]] inline std::int64_t pieces_of(const PackLoad& load, std::int64_t of_heads) noexcept {
+  const std::int64_t sets = std::ranges::count_if(load.head_sets.tokens, std::identity{});
+  return of_heads * std::max<std::int64_t>(sets, 1);
 }
 
 /// The sum of two times that depend on how long each waits, of which one waits for `wait`: the one
@@ -51,9 +57,10 @@ struct LinkPicos {
 /// and back, piece by piece (Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509). A rank keeps
 /// its own part of `bytes` a layer, those of all its tensor-parallel devices; parts for ranks of
 /// its node, over the link `near`, and parts for others, over `far`, travel at the same time. The
-/// slowest link is `kept` from them so long. 0 for no bytes. O(1).
+/// slowest link is `kept` from them so long. `collectives` of them wait for the link's latency.
+/// 0 for no bytes. O(1).
 [[nodiscard]] inline Picos head_exchange(std::int64_t bytes, std::int64_t ranks,
-                                         std::int64_t pieces, const StageLoad& stage,
+                                         std::int64_t collectives, const StageLoad& stage,
                                          const LinkPicos& near, const LinkPicos& far,
                                          Picos kept) noexcept {
   if (bytes <= 0 || ranks <= 1 || stage.layers == 0) return 0;
@@ -63,7 +70,7 @@ struct LinkPicos {
     const double each =
         link.byte / static_cast<double>(ranks) / static_cast<double>(stage.tensor_parallel);
     return picos(bytes * peers, stage.layers, each) +
-           picos(2 * pieces, stage.layers, static_cast<double>(link.latency));
+           picos(collectives, stage.layers, static_cast<double>(link.latency));
   };
   if (here == ranks) return time(here - 1, near) + kept;
   return std::max(time(here - 1, near), time(ranks - here, far) + kept);
@@ -108,14 +115,34 @@ template <class Terms>
                                  const StageLoad& stage, bool back, const LinkPicos& near,
                                  const LinkPicos& far, Picos kept) noexcept {
   const std::int64_t pieces = head_pieces(terms.model(), stage.tensor_parallel, load.ranks);
-  const std::int64_t sets = std::ranges::count_if(load.head_sets.tokens, std::identity{});
-  const Picos exchange =
-      head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
-                    pieces * std::max<std::int64_t>(sets, 1), stage, near, far, kept);
+  const Picos exchange = head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
+                                       2 * detail::pieces_of(load, pieces), stage, near, far, kept);
   if (exchange == 0) return 0;
   const Picos together = heads_pipeline(attention, exchange, load.head_sets, pieces);
   const Picos hidden = std::min({exchange + attention - together, exchange, attention});
   return exchange - hidden + terms.taken_by_collective(hidden);
+}
+
+/// What the queries of slices by heads add to B: they go ahead of its other messages, before it
+/// comes to attention, behind its `work` on rows. Nothing where attention is made again, for which
+/// they have come. O(1).
+template <class Terms>
+[[nodiscard]] Picos queries_ahead(const Terms& terms, Picos work, const PackLoad& load,
+                                  const StageLoad& stage, Recompute recompute,
+                                  const LinkPicos& near, const LinkPicos& far) noexcept {
+  if (recompute == Recompute::full) return 0;
+  const std::int64_t pieces = head_pieces(terms.model(), stage.tensor_parallel, load.ranks);
+  const Picos exchange = head_exchange(load.heads_sent.value * terms.ring().heads_query, load.ranks,
+                                       detail::pieces_of(load, pieces), stage, near, far, 0);
+  const Picos hidden = std::min(exchange, work);
+  return exchange - hidden + terms.taken_by_collective(hidden);
+}
+/// The same over the cluster's links.
+template <class Terms>
+[[nodiscard]] Picos queries_ahead(const Terms& terms, Picos work, const PackLoad& load,
+                                  const StageLoad& stage, Recompute recompute) noexcept {
+  return queries_ahead(terms, work, load, stage, recompute, link_picos(terms.cluster().inside),
+                       link_picos(stage.exchange_link));
 }
 
 }  // namespace slimpack

@@ -13,6 +13,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/head_exchange.hpp"
 #include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
@@ -197,6 +198,7 @@ class TableModel {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
               terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
     }
+    time += queries_ahead(terms_, linear(backward_, load, stage), load, stage, recompute);
     if (recompute == Recompute::layer) time += linear(forward_, load, stage);
     if (recompute == Recompute::full) time += layers(forward_, load, stage, false);
     if (recompute == Recompute::layer || recompute == Recompute::full) {

@@ -26,11 +26,11 @@ struct ExchangeBytes {
       ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
   const ExchangeBytes forward{ring.kv, ring.q, ring.heads};
   if (pack.pass == Pass::forward) return forward;
-  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back, ring.heads_back};
+  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back, ring.heads_back + ring.heads_query};
   if (pack.recompute == Recompute::full) {
     bytes.kv += forward.kv;
     bytes.q += forward.q;
-    bytes.heads += forward.heads;
+    bytes.heads = ring.heads_back + forward.heads;
   }
   return bytes;
 }

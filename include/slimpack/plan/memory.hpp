@@ -36,8 +36,11 @@ struct RingBytes {
   std::int64_t q = 0;        ///< RingMode::pass_q, forward: queries and partial outputs
   std::int64_t q_back = 0;   ///< RingMode::pass_q, backward (in place of `q`)
   // RingMode::by_heads, of a token's whole heads, into attention and out of it.
-  std::int64_t heads = 0;       ///< forward: query, key, value, output, log-sum-exp
-  std::int64_t heads_back = 0;  ///< backward (in place of `heads`)
+  std::int64_t heads = 0;  ///< forward: query, key, value, output, log-sum-exp
+  /// Backward, in place of `heads`: gradients of output, query, key and value, two statistics.
+  std::int64_t heads_back = 0;
+  /// Backward besides: queries, unless attention is made again, for which they have come.
+  std::int64_t heads_query = 0;
   friend bool operator==(const RingBytes&, const RingBytes&) = default;
 };
 
@@ -93,7 +96,8 @@ struct TokenWidths {
           queries + log_sums,
           queries + widths.query * size.gradient + 2 * log_sums,
           queries + keys + log_sums,
-          queries + widths.query * size.element + keys + 2 * log_sums};
+          queries + keys + 2 * log_sums,
+          widths.query * size.element};
 }
 /// The same of all heads of a model.
 [[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
@@ -270,8 +274,8 @@ struct SplitBytes {
                                                     const LayerBytes& layer) {
   if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return 0;
   const std::size_t ranks = plan.groups[index(pack.group)].size();
-  const HeadBuffers& back = pack.recompute == Recompute::full ? layer.heads_exchange_again
-                                                               : layer.heads_exchange_back;
+  const HeadBuffers& back =
+      pack.recompute == Recompute::full ? layer.heads_exchange_again : layer.heads_exchange_back;
   const HeadBuffers& each = pack.pass == Pass::backward ? back : layer.heads_exchange;
   Tokens most, all, whole;
   for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -79,8 +79,9 @@ class LinkDevice {
       link.end_gathers();
       begin_gather(stage, layer - 1, link);
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
+      const std::size_t ahead = give_ahead(call, link);
       in_step(call, with ? "ggsg" : "gsg", !with, link);
-      exchange(call, Pass::backward, link);
+      exchange(call, Pass::backward, link, ahead);
       in_step(call, with ? "gs" : "s", !with, link);
       sum(layout_.layer[static_cast<std::size_t>(layer)], link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
@@ -249,12 +250,14 @@ class LinkDevice {
     }
   }
 
-  /// Of one layer.
+  /// Of one layer. `ahead`: pieces by heads that are on their way.
   template <class Link>
-  void exchange(const runtime::PackCall& call, Pass pass, Link& link) {
+  void exchange(const runtime::PackCall& call, Pass pass, Link& link, std::size_t ahead = 0) {
     const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
     if (ranks == 1) return;
-    if (std::ranges::any_of(call.segments, cuda::travels_by_heads)) exchange_by_heads(call, link);
+    if (std::ranges::any_of(call.segments, cuda::travels_by_heads)) {
+      exchange_by_heads(call, ahead, link);
+    }
     for (const runtime::SegmentMemory& segment : call.segments) {
       if (segment.exchange == RingMode::by_heads) continue;
       const bool keys = segment.exchange == RingMode::pass_kv;
@@ -276,14 +279,28 @@ class LinkDevice {
     }
   }
 
-  /// Pieces there and home, as those who attend to one while others travel.
-  template <class Link>
-  void exchange_by_heads(const runtime::PackCall& call, Link& link) const {
+  /// Pieces of what travels by heads in a call.
+  [[nodiscard]] std::size_t pieces_of(const runtime::PackCall& call) const {
     const auto ranks = static_cast<std::int64_t>(call.ring.members.size());
     const HeadSets sets = head_sets_of(plan_, plan_.micropacks[index(call.pack)]);
-    const auto pieces = static_cast<std::size_t>(
+    return static_cast<std::size_t>(
         head_pieces(plan_.model, plan_.parallel.tp, ranks) *
         std::ranges::count_if(sets.tokens, [](std::uint16_t part) { return part > 0; }));
+  }
+  /// Queries of B, and how many pieces of them: they go before it comes to attention.
+  template <class Link>
+  [[nodiscard]] std::size_t give_ahead(const runtime::PackCall& call, Link& link) const {
+    if (call.recompute == Recompute::full) return 0;
+    const std::size_t pieces = pieces_of(call);
+    for (std::size_t piece = 0; piece < pieces; ++piece) begin_by_heads(call, link);
+    return pieces;
+  }
+  /// Pieces there and home, as those who attend to one while others travel; `ahead` have come
+  /// before.
+  template <class Link>
+  void exchange_by_heads(const runtime::PackCall& call, std::size_t ahead, Link& link) const {
+    const std::size_t pieces = pieces_of(call);
+    for (std::size_t piece = 0; piece < ahead; ++piece) link.end_all_to_all();
     begin_by_heads(call, link);
     for (std::size_t piece = 0; piece < pieces; ++piece) {
       if (piece >= 2) link.end_all_to_all();

@@ -143,9 +143,10 @@ class NotingLink : public cuda::StreamTransport {
 };
 
 /// A piece that comes has ended before attention and the next has begun; what goes home ends when
-/// the next piece has been attended to.
-std::string notes_of_pieces(std::int64_t count) {
-  std::string notes = "b";
+/// the next piece has been attended to. In B all queries have come before.
+std::string notes_of_pieces(std::int64_t count, bool back) {
+  const auto all = static_cast<std::size_t>(back ? count : 0);
+  std::string notes = std::string(all, 'b') + std::string(all, 'e') + "b";
   for (std::int64_t i = 0; i < count; ++i) {
     if (i >= 2) notes += 'e';
     notes += 'e';
@@ -190,7 +191,7 @@ TEST_CASE("ranks by heads: a piece is on its way while the one before is attende
       if (count == 0) continue;
       counts.insert(count);
       for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
-        expected += notes_of_pieces(count);
+        expected += notes_of_pieces(count, unit.kind == UnitKind::backward);
       }
     }
     CHECK(notes[0] == expected);

@@ -388,6 +388,7 @@ class RankDevice {
       const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data, n * q);
       layer.recompute_before(groups, call.recompute, rows.dattention, query, rope, again);
       if (attends) attention.forward(i, link);
+      attention.give_ahead(i, link);
       layer.recompute_behind(groups, call.recompute);
       weights_.open_gradients(weights_.layer(model_layer), link, stream());
       const LayerMatrices<float> gradients = weights_.layer_gradients(model_layer);

@@ -75,7 +75,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     space_.add("shard_weights", &FlexSpSettings::shard_weights, sharding);
     const std::size_t count = space_.add("", &FlexSpSettings::count, counts);
     const std::size_t room = space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
-    const std::size_t pack = space_.add("", &FlexSpSettings::pack, {64, 1});
+    const std::size_t pack = space_.add("", &FlexSpSettings::pack, {64, 1, 0});
     add_step_settings(space_, request);
     space_.add("", &FlexSpSettings::cp_block, {request.memory.cp_block_tokens.value_or(kBlock)});
     // Weights sharded, the fewest micro-batches, groups as full as memory allows.
@@ -83,6 +83,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     space_.start({{count, 1}});
     space_.start({{room, 1}});
     space_.start({{pack, 1}});
+    space_.start({{pack, 2}});
   }
 
   [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {
@@ -302,9 +303,9 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// gather together, so every unit of a micro-batch's groups lasts as long as the slowest.
 ///
 /// Searched: recomputation; number of micro-batches, from the fewest that hold all tokens; token
-/// capacity, around what memory holds; whether samples are priced one by one or in packs; place of
-/// the head; and whether weights are sharded at all:
-/// otherwise optimizer state alone is, and ranks wait for each other where they share a group.
+/// capacity, around what memory holds; whether samples are priced in packs or alone, with the head
+/// or without; place of the head; and whether weights are sharded at all: otherwise optimizer state
+/// alone is, and ranks wait for each other where they share a group.
 ///
 /// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP
 /// solver with a time limit. Here every sample is assigned by itself, and the problem is solved by

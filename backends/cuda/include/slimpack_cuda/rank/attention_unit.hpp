@@ -56,6 +56,11 @@ class RankAttention {
   }
   [[nodiscard]] DeviceSpan<Bf16> queries() const { return places_.arena.rows<Bf16>(q_); }
 
+  /// Begins to send what B can before it comes to attention; queries must be there.
+  template <class Link>
+  void give_ahead(std::int64_t layer, Link& link) const {
+    by_heads_.give_ahead(layer, link);
+  }
   /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
   template <class Link>
   void forward(std::int64_t layer, Link& link) const {

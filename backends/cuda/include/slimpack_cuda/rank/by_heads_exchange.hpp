@@ -26,8 +26,8 @@
 
 namespace slimpack::cuda {
 
-/// A set of slices that travel by heads in one layer: what of a piece of the heads is given, attended
-/// to and taken home.
+/// A set of slices that travel by heads in one layer: what of a piece of the heads is given,
+/// attended to and taken home.
 class HeadSetExchange {
  public:
   /// `sums` are the gradients of keys and values that are not kept.
@@ -103,14 +103,21 @@ class HeadSetExchange {
          i);
   }
 
-  /// Gives a piece of queries, gradients of outputs, log-sum-exps and delta.
+  /// Gives a piece of the queries of B.
+  template <class Link>
+  void give_ahead(std::size_t i, std::int64_t layer, Link& link) const {
+    const auto to = given(i, HeadWay::ahead);
+    split(mine(to, HeadWay::ahead, i).query, to, places_.arena.rows<Bf16>(q_),
+          of(tables_.query, layer), q_, i);
+    begin(to, taken(i, HeadWay::ahead), link);
+  }
+  /// Gives a piece of gradients of outputs, log-sum-exps and delta.
   template <class Link>
   void backward_give(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                      Link& link) const {
     const auto gradient = ring_.span(tables_.gradient);
     const auto to = given(i, HeadWay::backward);
     const HeadMessage first = mine(to, HeadWay::backward, i);
-    split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
     split(first.dattention, to, rows.dattention, gradient, q_, i);
     split(first.log_sum, to, places_.arena.rows<float>(heads_), of(tables_.log_sum, layer), heads_,
           i);
@@ -122,8 +129,11 @@ class HeadSetExchange {
   void backward_attend(std::size_t i, std::int64_t layer, Link& link) const {
     const auto there = taken(i, HeadWay::backward), home = this->home(i, HeadWay::backward_home);
     std::vector<MemoryCopy> copies;
-    for_each_rank(there, HeadWay::backward, i, [&](const HeadMessage& one, std::size_t rank) {
+    const HeadWay queries = tables_.again ? HeadWay::forward : HeadWay::ahead;
+    for_each_rank(taken(i, queries), queries, i, [&](const HeadMessage& one, std::size_t rank) {
       order(copies, one.query, memory_.query_back, sizes_.query(), rank, i, true);
+    });
+    for_each_rank(there, HeadWay::backward, i, [&](const HeadMessage& one, std::size_t rank) {
       order(copies, one.dattention, memory_.dattention, sizes_.query(), rank, i, true);
       order(copies, one.log_sum, memory_.log_sum_back, sizes_.statistics(), rank, i, true);
       order(copies, one.delta, memory_.delta, sizes_.statistics(), rank, i, true);
@@ -182,12 +192,20 @@ class HeadSetExchange {
   }
   /// Of the rank's own rows, by the rank that has their heads.
   [[nodiscard]] Messages given(std::size_t i, HeadWay way) const {
-    return messages(memory_.pieces[i].own, way, i, true);
+    return messages(behind_queries(memory_.pieces[i].own, way, i, true), way, i, true);
   }
   /// Of the piece's heads, by the rank that owns the rows.
   [[nodiscard]] Messages taken(std::size_t i, HeadWay way) const {
     const HeadMemory::Piece& piece = memory_.pieces[i];
-    return messages(way == HeadWay::backward ? piece.taken_back : piece.taken, way, i, false);
+    if (way == HeadWay::forward) return messages(piece.taken, way, i, false);
+    return messages(behind_queries(piece.taken_back, way, i, false), way, i, false);
+  }
+  /// The room for the messages of B that have queries ahead of them.
+  [[nodiscard]] std::span<std::byte> behind_queries(std::span<std::byte> room, HeadWay way,
+                                                    std::size_t i, bool own) const {
+    if (way != HeadWay::backward || tables_.again) return room;
+    const std::span<std::byte> last = messages(room, HeadWay::ahead, i, own).back();
+    return room.subspan(static_cast<std::size_t>(last.data() + last.size() - room.data()));
   }
   [[nodiscard]] Messages home(std::size_t i, HeadWay way) const {
     const HeadMemory::Piece& piece = memory_.pieces[i];
@@ -327,6 +345,7 @@ class ByHeadsExchange {
                   const TableRing& ring, DeviceSpan<Bf16> own, StreamView stream)
       : places_(places),
         pass_(sets.empty() ? Pass::forward : sets.front().pass),
+        again_(!sets.empty() && sets.front().again),
         own_(own),
         stream_(stream),
         memory_(place_head_memory(places, sets)) {
@@ -362,12 +381,20 @@ class ByHeadsExchange {
         [&](const HeadSetExchange& set, std::size_t i) { set.forward_take(i, layer); }, link);
   }
 
+  /// Begins to give the queries of B, which must be there, to whom they are needed by `backward`.
+  template <class Link>
+  void give_ahead(std::int64_t layer, Link& link) const {
+    if (again_) return;
+    for (const auto& [set, i] : pieces_) sets_[set].give_ahead(i, layer, link);
+  }
   /// Fills the gradients of the slices' own queries, in rows of all blocks, and adds those of own
-  /// keys and values to the unit's; `rows` has delta and the gradients of outputs.
+  /// keys and values to the unit's; `rows` has delta and the gradients of outputs. What
+  /// `give_ahead` has begun ends here.
   template <class Link>
   void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
     if (sets_.empty()) return;
     fill_zeros(memory_.sums, stream_);
+    for (std::size_t left = again_ ? 0 : pieces_.size(); left > 0; --left) link.end_all_to_all();
     run([](const HeadSetExchange&) { return 1; },
         [&](const HeadSetExchange& set, std::size_t i) { set.backward_give(i, layer, rows, link); },
         [&](const HeadSetExchange& set, std::size_t i) { set.backward_attend(i, layer, link); },
@@ -400,6 +427,7 @@ class ByHeadsExchange {
 
   const PackPlaces& places_;
   Pass pass_;
+  bool again_;
   DeviceSpan<Bf16> own_;
   StreamView stream_;
   HeadMemories memory_;

@@ -19,11 +19,13 @@
 namespace slimpack::cuda {
 
 /// What travels: to the ranks of heads, and home. In F keys and values that no page will hold
-/// travel apart, and so they do where B makes attention again.
-enum class HeadWay : std::uint8_t { forward, forward_home, backward, backward_home };
+/// travel apart, and so they do where B makes attention again. Queries of B go ahead of what it has
+/// to make first, but for those of attention that is made again, which are there.
+enum class HeadWay : std::uint8_t { forward, forward_home, ahead, backward, backward_home };
 
 /// What one rank brings to another or takes home of a piece of the heads: matrix after matrix, in
-/// each head after head, in each the rank's rows. `query` and `key` are whatever has their width.
+/// each head after head, in each the rank's rows. `query` is a query, an output or a query's
+/// gradient, `key` whatever has its width.
 struct HeadMessage {
   DeviceSpan<Bf16> query, dattention, key, value;
   DeviceSpan<float> log_sum, delta;
@@ -43,16 +45,14 @@ class HeadSizes {
   [[nodiscard]] std::int64_t statistics() const noexcept { return group_; }
 
   [[nodiscard]] std::int64_t message(const ByHeadsRows& of, HeadWay way) const noexcept {
-    const std::int64_t both = way == HeadWay::backward ? 2 : 1;
-    return 2 * (both * of.rows * query_ + 2 * keys(of, way) * key_) +
-           4 * numbers(way) * of.rows * group_;
+    return 2 * (of.rows * query_ + 2 * keys(of, way) * key_) + 4 * numbers(way) * of.rows * group_;
   }
   [[nodiscard]] HeadMessage cut(std::span<std::byte> bytes, const ByHeadsRows& of, HeadWay way,
                                 const HeadPiece& piece) const {
     Carver rest(bytes);
     HeadMessage one;
-    one.query = rest.take<Bf16>(piece.heads * of.rows, query_);
-    if (way == HeadWay::backward) one.dattention = rest.take<Bf16>(piece.heads * of.rows, query_);
+    const bool back = way == HeadWay::backward;
+    (back ? one.dattention : one.query) = rest.take<Bf16>(piece.heads * of.rows, query_);
     one.key = rest.take<Bf16>(piece.heads * keys(of, way), key_);
     one.value = rest.take<Bf16>(piece.heads * keys(of, way), key_);
     // Single numbers, which are not aligned to 16 bytes, come last.
@@ -93,15 +93,16 @@ class HeadSizes {
   return messages;
 }
 
-/// The memory of a set's exchange in a layer. What a rank sends and takes home take turns, and so do
-/// what arrives and what is sent home but for keys that are needed later.
+/// The memory of a set's exchange in a layer. What a rank sends and takes home take turns, and so
+/// do what arrives and what is sent home but for keys that are needed later.
 struct HeadMemory {
   /// Of a piece of the heads.
   struct Piece {
     std::span<std::byte> own;          ///< what the rank gives, then what comes home
     std::span<std::byte> taken, home;  ///< F, and where B repeats it
     DeviceSpan<Bf16> key, value;       ///< of all ranks' rows whose keys no page holds
-    std::span<std::byte> taken_back;   ///< B: what arrives, then what goes home
+    std::span<std::byte>
+        taken_back;  ///< B: queries, if they go ahead, what arrives; what goes home
   };
   std::vector<Piece> pieces;
   /// All heads, head after head, each with the rows of all ranks.
@@ -150,9 +151,9 @@ struct HeadMemories {
         return ranks * aligned(piece.heads * sizes.message(mine, way));
       };
       // Keys that travel apart with queries are no more than those of backward_home.
-      const std::int64_t both = bytes(HeadWay::backward_home);
-      memory.pieces.emplace_back().own =
-          rest.take_bytes(back ? std::max(bytes(HeadWay::backward), both) : both);
+      const std::int64_t home = bytes(HeadWay::backward_home);
+      const std::int64_t there = bytes(HeadWay::backward) + (forth ? 0 : bytes(HeadWay::ahead));
+      memory.pieces.emplace_back().own = rest.take_bytes(back ? std::max(there, home) : home);
     }
   }
   const auto for_each_piece = [&](const auto& visit) {
@@ -169,14 +170,15 @@ struct HeadMemories {
     }
   };
   if (forth) {
-    for_each_piece([&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
-      const std::span<std::byte> begin = rest.rest();
-      one.taken = rest.take_bytes(piece.heads * sizes.message(tables.all, HeadWay::forward));
-      one.key = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
-      one.value = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
-      // Behind attention nothing of this is needed in F.
-      if (!back) one.home = begin.first(begin.size() - rest.rest().size());
-    });
+    for_each_piece(
+        [&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
+          const std::span<std::byte> begin = rest.rest();
+          one.taken = rest.take_bytes(piece.heads * sizes.message(tables.all, HeadWay::forward));
+          one.key = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+          one.value = rest.take<Bf16>(piece.heads * tables.all.loose, sizes.key());
+          // Behind attention nothing of this is needed in F.
+          if (!back) one.home = begin.first(begin.size() - rest.rest().size());
+        });
   }
   Carver more(rest);
   if (forth) {
@@ -197,8 +199,10 @@ struct HeadMemories {
   if (back) {
     for_each_piece(
         [&](const ByHeadsTables& tables, const HeadPiece& piece, HeadMemory::Piece& one) {
-          one.taken_back = rest.take_bytes(std::max(of_all(tables, HeadWay::backward, piece),
-                                                    of_all(tables, HeadWay::backward_home, piece)));
+          const std::int64_t there = of_all(tables, HeadWay::backward, piece) +
+                                     (forth ? 0 : of_all(tables, HeadWay::ahead, piece));
+          one.taken_back =
+              rest.take_bytes(std::max(there, of_all(tables, HeadWay::backward_home, piece)));
         });
     for_each_set([&](HeadMemory& memory, std::int64_t rows) {
       memory.query_back = rest.take<Bf16>(rows, sizes.query());

@@ -112,17 +112,18 @@ class HeadSplitTimes {
   }
 
   /// What a sample adds to forward, backward and head of a group of neighbouring ranks, on the
-  /// stage with most layers, beyond what any unit takes, in a pack of `count` such samples; at
-  /// least 1.
+  /// stage with most layers, beyond what any unit takes, in a pack of `pack` such samples; 0: of
+  /// one, without the head. At least 1.
   [[nodiscard]] std::int64_t sample(Tokens length, std::int64_t ranks, Recompute recompute,
-                                    std::int64_t count) const {
+                                    std::int64_t pack) const {
+    const std::int64_t count = std::max<std::int64_t>(pack, 1);
     StageLoad stage;
     for (const Stage& each : plan_.stages) stage.layers = std::max(stage.layers, each.layers());
     stage.tensor_parallel = plan_.parallel.tp;
     stage.tensor_link = stage.exchange_link = plan_.cluster.inside;
     const auto both = [&](const PackLoad& load) {
       return model_.forward(load, stage) + model_.backward(load, stage, recompute) +
-             head_time(plan_, model_, load.tokens);
+             (pack > 0 ? head_time(plan_, model_, load.tokens) : Nanos{});
     };
     const Slice whole{SampleId{}, Tokens{}, length};
     const PackLoad own = load(std::span(&whole, 1), ranks, Pass::forward);
