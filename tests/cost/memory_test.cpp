@@ -46,10 +46,10 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   // What goes home: gradients of queries, keys and values; of all rows these, queries with the
   // gradients of outputs and their own, and statistics; of whole samples the gradients of keys
   // and values as they are summed.
-  CHECK(bytes.heads_exchange_back == HeadBuffers{3 * h * 2, 6 * h * 2 + 3 * 32 * 4, 2 * h * 4});
+  CHECK(bytes.heads_exchange_back == HeadBuffers{3 * h * 2, 6 * h * 2 + 4 * 32 * 4, 2 * h * 4});
   // Queries come twice where attention is made again, with keys and values.
   CHECK(bytes.heads_exchange_again ==
-        HeadBuffers{3 * h * 2, 7 * h * 2 + 3 * 32 * 4, 2 * h * 4 + 2 * h * 2});
+        HeadBuffers{3 * h * 2, 7 * h * 2 + 4 * 32 * 4, 2 * h * 4 + 2 * h * 2});
   // Of shared keys it is less that goes home than comes: queries, gradients of outputs, with
   // statistics and room to align them.
   const LayerBytes shared = layer_bytes(*model_preset("llama3-8b"), 4);

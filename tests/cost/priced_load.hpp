@@ -27,6 +27,7 @@ namespace slimpack::test {
         load.filled_pairs2, its.filled_pairs2 - its.alone_filled_pairs2 + load.alone_filled_pairs2);
     load.keys = std::max(load.keys, its.keys - its.alone_keys + load.alone_keys);
     load.heads_sent = std::max(load.heads_sent, its.heads_sent);
+    if (its.heads_sent > Tokens{}) load.head_sets = its.head_sets;
   }
   return load;
 }

@@ -91,10 +91,9 @@ class LinkShares {
     std::vector<Nanos> longest = alone;
     for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
       const Use use = use_of(dp, pp, link);
-      const Nanos busy =
-          to_nanos(picos(use.bytes, picos_each(1, link.bytes_per_s) /
-                                        static_cast<double>(plan_.parallel.tp))) -
-          use.alone;
+      const Nanos busy = to_nanos(picos(use.bytes, picos_each(1, link.bytes_per_s) /
+                                                       static_cast<double>(plan_.parallel.tp))) -
+                         use.alone;
       for (std::size_t i = 0; i < alone.size(); ++i) {
         longest[i] = std::max(longest[i], beside_traffic(alone[i], busy, use.time - use.alone));
       }

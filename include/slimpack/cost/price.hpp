@@ -328,6 +328,7 @@ template <CostModel Model>
         std::max(most.filled_pairs2, load.filled_pairs2 - load.alone_filled_pairs2);
     most.keys = std::max(most.keys, load.keys - load.alone_keys);
     most.heads_sent = std::max(most.heads_sent, load.heads_sent);
+    if (load.heads_sent > Tokens{}) most.head_sets = load.head_sets;
   }
   return most;
 }
@@ -338,6 +339,7 @@ template <CostModel Model>
   load.filled_pairs2 = most.filled_pairs2 + load.alone_filled_pairs2;
   load.keys = most.keys + load.alone_keys;
   load.heads_sent = most.heads_sent;
+  load.head_sets = most.head_sets;
   return load;
 }
 

@@ -86,8 +86,8 @@ void run_in_rounds(const Plan& plan, std::int64_t layers, std::span<const Nanos>
     }
   };
   for_each([&](std::size_t i, const MicroPack& pack, Round& round, std::size_t pass) {
-    const Nanos time = with_traffic(unit(i) - alone[i], sent[pass], layers,
-                                    plan.cluster.small.collective_compute);
+    const Nanos time =
+        with_traffic(unit(i) - alone[i], sent[pass], layers, plan.cluster.small.collective_compute);
     round.slowest[pass] = std::max(round.slowest[pass], time + alone[i]);
     if (pass == 1) return;
     const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];

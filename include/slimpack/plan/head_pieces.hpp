@@ -51,7 +51,8 @@ struct HeadSets {
   HeadSets made;
   const std::int64_t sets = std::min(count, kHeadPieces);
   for (std::int64_t set = 0; set < sets; ++set) {
-    const auto part = static_cast<std::uint16_t>(HeadSets::kWhole / static_cast<std::uint32_t>(sets));
+    const auto part =
+        static_cast<std::uint16_t>(HeadSets::kWhole / static_cast<std::uint32_t>(sets));
     made.tokens[static_cast<std::size_t>(set)] = made.pairs[static_cast<std::size_t>(set)] = part;
   }
   return made;

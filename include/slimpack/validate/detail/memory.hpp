@@ -81,7 +81,7 @@ struct TokenBytes {
   bytes.heads_forward = {(queries + keys + statistics).part(tp),
                          (queries * 3 + keys + statistics).part(tp), Size{}};
   const Size there = queries * 2 + statistics * 3, home = queries + keys;
-  const Size message = std::max(there, home), attended = queries * 3 + statistics * 3;
+  const Size message = std::max(there, home), attended = queries * 3 + statistics * 4;
   bytes.heads_backward = {message.part(tp), (message + attended).part(tp), (k * 2 * g).part(tp)};
   bytes.heads_again = {message.part(tp), (message + attended + queries).part(tp),
                        (k * 2 * g + keys).part(tp)};

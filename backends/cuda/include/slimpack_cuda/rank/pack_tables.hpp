@@ -325,7 +325,7 @@ struct PackTables {
   TablePart<RopeRow> rope_again;
   OwnParts own;   ///< all slices: of a rank alone, or of B
   OwnParts kept;  ///< in context-parallel groups: slices by heads that stay on one rank
-  std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
+  std::vector<RingPart> ring;           ///< by segment, in context-parallel groups
   std::vector<ByHeadsTables> by_heads;  ///< one a set of slices
 };
 
