@@ -245,7 +245,7 @@ class Chakra(unittest.TestCase):
         e, t = model["bytes_per_element"], max(model["bytes_per_element"], 4)
         q, k = model["heads"] * model["head_dim"], model["kv_heads"] * model["head_dim"]
         forward = 2 * q * e + 2 * k * e + model["heads"] * t
-        backward = 3 * q * e + 2 * k * e + 2 * model["heads"] * t
+        backward = 2 * q * e + 2 * k * e + 2 * model["heads"] * t  # and queries, or all of F's
         placed = {device: pp for _, pp, _, device in plan["placement"]}
         for device, nodes in devices.items():
             found = collections.defaultdict(list)
@@ -259,9 +259,9 @@ class Chakra(unittest.TestCase):
                 pack = plan["micropacks"][number]
                 ranks, modes = len(plan["groups"][pack["group"]]), pack.get("exchange", [])
                 bytes_ = 0
-                token = backward if kind == "B" else forward
-                if pack.get("recompute") == "full":
-                    token += forward
+                token = forward
+                if kind == "B":
+                    token = backward + (forward if pack.get("recompute") == "full" else q * e)
                 for mode, (sample, begin, end) in zip(modes, pack["slices"]):
                     if mode == "heads" and plan["samples"][sample] > plan["memory"]["share_tokens"]:
                         bytes_ += (end - begin) * token

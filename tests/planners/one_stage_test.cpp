@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "slimpack/planners/slimpack/queue_segments.hpp"
 #include "slimpack/planners/slimpack/spread_samples.hpp"
 #include "slimpack/validate/validate.hpp"
+#include "support/random_heads_plan.hpp"
 #include "support/random_plan.hpp"
 
 namespace one_stage_test {
@@ -44,7 +46,7 @@ TEST_CASE("queue_segments: on one stage short samples first means narrow groups 
 }
 
 /// A plan of one stage whose ranks run each pack forward and then backward at once.
-Plan one_by_one(std::uint64_t seed) {
+Plan one_by_one(std::uint64_t seed, bool by_heads = false) {
   test::RandomPlanOptions options;
   options.pp = options.chunks = 1;
   options.tp = 1 + static_cast<std::int32_t>(seed % 2);
@@ -52,7 +54,7 @@ Plan one_by_one(std::uint64_t seed) {
   options.recompute = Recompute::none;
   options.large_model = true;
   options.version = 2;
-  Plan plan = test::random_plan(seed, options);
+  Plan plan = by_heads ? test::random_heads_plan(seed, options) : test::random_plan(seed, options);
   std::vector<std::size_t> forward, backward;
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     (plan.micropacks[i].pass == Pass::forward ? forward : backward).push_back(i);
@@ -109,6 +111,41 @@ TEST_CASE("fit_modes: packs fit whatever they need, and none is leaner than a fu
   }
   CHECK(leaner > 50);
   CHECK(kept > 50);
+}
+
+TEST_CASE("fit_modes: where the leanest pack by heads does not fit its ranks exchange by rings") {
+  const auto by_heads = [](const MicroPack& pack) {
+    return std::ranges::find(pack.exchange, RingMode::by_heads) != pack.exchange.end();
+  };
+  std::int64_t changed = 0, kept = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Plan heads = one_by_one(seed, true);
+    REQUIRE(validate(heads).valid());
+    Plan rings = heads;
+    for (MicroPack& pack : rings.micropacks) {
+      if (pack.pass == Pass::backward) pack.recompute = Recompute::full;
+      if (by_heads(pack)) pack.exchange = planners::detail::ring_exchange(rings, pack);
+    }
+    const auto peak = [](const Plan& one) {
+      return std::ranges::max(validate(one).worst_case_peak);
+    };
+    const Bytes most = peak(heads), least = peak(rings);
+    for (const std::int64_t eighths : {1, 2, 4, 16}) {
+      Plan plan = heads;
+      plan.memory.reserved = {};
+      plan.memory.capacity = least + Bytes{std::abs((most - least).value) * eighths / 8};
+      planners::fit_modes(plan);
+      CHECK(validate(plan).valid());
+      for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+        if (!by_heads(heads.micropacks[i])) continue;
+        ++(by_heads(plan.micropacks[i]) ? kept : changed);
+      }
+      if (eighths == 16 && most > least) CHECK(plan.micropacks == heads.micropacks);
+    }
+  }
+  CHECK(changed > 20);
+  CHECK(kept > 20);
 }
 
 TEST_CASE("spread_samples: of what one rank owns the fullest has the mean and one sample at most") {

@@ -274,15 +274,18 @@ class Recount {
   /// own tokens, and of all tokens one part of the heads a rank.
   std::int64_t by_heads(const Unit& unit) const {
     const bool forward = unit.kind == UnitKind::forward;
+    const bool again = !forward && pack(unit).recompute == Recompute::full;
     const std::int64_t query = q() * e(), output = q() * e(), key_value = 2 * k() * e();
     const std::int64_t statistic = plan_.model.heads * t();
-    const std::int64_t comes =
-        forward ? query + key_value + statistic : query + output + key_value + 2 * statistic;
-    // All of that once more in the order of tokens, but for keys and values that F has in pages;
-    // F has outputs, B gradients as they are summed.
-    const std::int64_t one_token =
-        part(forward ? comes + query + output : 2 * comes + q() * g() + 2 * k() * g());
-    const std::int64_t own_token = part(comes);
+    // B: outputs' gradients and three statistics make room for those of keys and values.
+    const std::int64_t comes = forward ? query + key_value + statistic
+                                       : query + std::max(output + 3 * statistic, key_value);
+    // In the order of tokens: queries and outputs; B has their gradients too, in place of outputs,
+    // and statistics that make matrices start where they may.
+    const std::int64_t ordered = forward ? query + output : (again ? 4 : 3) * query + 4 * statistic;
+    const std::int64_t one_token = part(comes + ordered), own_token = part(comes);
+    // A whole sample has no pages of gradients, and where B makes all again none of keys.
+    const std::int64_t of_whole = part(2 * k() * g() + (again ? key_value : 0));
     std::int64_t all = 0;
     std::map<std::int32_t, std::int64_t> own_bytes;
     for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
@@ -292,6 +295,7 @@ class Recount {
       for (std::int64_t token = slice.begin.value; token < slice.end.value; ++token) {
         own_bytes[owner(ranks(unit), index(slice.sample), token)] += own_token;
         all += one_token;
+        if (!forward && slice.length() == plan_.samples[index(slice.sample)]) all += of_whole;
       }
     }
     std::int64_t most = 0;
@@ -643,11 +647,13 @@ TEST_CASE("rule 7: buffers of an exchange by heads, worked out by hand") {
   };
   // Fullest in B. Rings of keys: two messages of 4 tokens, 16 bytes and gradients of 32.
   const std::int64_t ring = 2 * 4 * 16 + 2 * 4 * 32;
-  // By heads: of 4 own tokens query and output gradient, 8 bytes each, two statistics of two heads,
-  // 16, keys and values, 16. Of 8 tokens, half of the heads: those twice, a gradient of the query
-  // of 16, and gradients of keys and values of 32. Keys of 4 own tokens fill a page of 16 bytes a
-  // token, halves of those of 8 two of half the size.
-  const std::int64_t heads = 4 * (8 + 8 + 16 + 16) + 8 * (2 * (8 + 8 + 16 + 16) + 16 + 32) / 2;
+  // By heads: of 4 own tokens query and output gradient, 8 bytes each, and three statistics of two
+  // heads, 8 each, of which keys and values take less. Of 8 tokens, half of the heads: those, three
+  // of queries, four statistics, and gradients of keys and values of 32, for the sample is whole.
+  // Keys of 4 own tokens fill a page of 16 bytes a token, halves of those of 8 two of half the
+  // size.
+  const std::int64_t sent = 8 + 8 + 3 * 8, ordered = 3 * 8 + 4 * 8;
+  const std::int64_t heads = 4 * sent + 8 * (sent + ordered + 32) / 2;
   const std::int64_t with_ring = peak(plan);
   Plan by_heads = plan;
   for (MicroPack& pack : by_heads.micropacks) pack.exchange = {RingMode::by_heads};
@@ -681,10 +687,11 @@ TEST_CASE("rule 7: keys of a sample by heads that is cut, worked out by hand") {
   REQUIRE(rings.valid());
   REQUIRE(heads.valid());
   // Fullest in the first B. The ring of keys has two messages of 6 tokens. By heads: rank 0 owns 4
-  // of the 6 tokens of the slice, of which each rank has half of the heads.
+  // of the 6 tokens of the slice, of which each rank has half of the heads. Gradients of keys and
+  // values go to their pages.
   const std::int64_t ring_buffers = 6 * (2 * 16 + 2 * 32);
-  const std::int64_t head_buffers =
-      4 * (8 + 8 + 16 + 16) + 6 * (2 * (8 + 8 + 16 + 16) + 16 + 32) / 2;
+  const std::int64_t sent = 8 + 8 + 3 * 8, ordered = 3 * 8 + 4 * 8;
+  const std::int64_t head_buffers = 4 * sent + 6 * (sent + ordered) / 2;
   // Pages of 4 tokens of 16 bytes, and gradients of 32: two and 6 tokens on rank 0, one and 4 on
   // rank 1; by heads halves of three, and of 10 tokens.
   const std::int64_t half = 3 * 4 * 16 / 2 + 10 * 32 / 2;

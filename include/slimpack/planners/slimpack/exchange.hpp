@@ -35,6 +35,15 @@ namespace detail {
   return by_keys < Int128{slice.length().value} * queries ? RingMode::pass_kv : RingMode::pass_q;
 }
 
+/// That of each slice of a pack whose group has several ranks.
+[[nodiscard]] inline std::vector<RingMode> ring_exchange(const Plan& plan, const MicroPack& pack) {
+  std::vector<RingMode> modes;
+  for (const Slice& slice : pack.slices) {
+    modes.push_back(cheaper_exchange(slice, pack.pass, plan.model, plan.memory.gradient_bytes));
+  }
+  return modes;
+}
+
 /// Whether a group of so many ranks may exchange by heads (rule 0).
 [[nodiscard]] constexpr bool divides_heads(const Plan& plan, std::size_t ranks) noexcept {
   return ranks > 1 &&

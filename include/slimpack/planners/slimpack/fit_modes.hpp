@@ -12,6 +12,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/slice_index.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/exchange.hpp"
 
 namespace slimpack::planners {
 
@@ -64,9 +65,10 @@ using TwinPacks = std::pair<PackId, PackId>;
 }  // namespace detail
 
 /// Makes backward packs of a plan of one stage leaner, mode by mode, as long as they would not fit
-/// on some rank of their group. Packs count that are the same in both passes and hold whole
-/// samples: each is backward as soon as it has been forward, so that a device holds one at a time.
-/// All others keep what they have. O(plan) for each mode.
+/// on some rank of their group. Where the leanest does not fit by heads, whose buffers are larger,
+/// the ranks exchange by rings instead, with the least lean mode that fits so. Packs count that are
+/// the same in both passes and hold whole samples: each is backward as soon as it has been forward,
+/// so that a device holds one at a time. All others keep what they have. O(plan) for each mode.
 inline void fit_modes(Plan& plan) {
   const std::vector<detail::TwinPacks> twins = detail::twin_packs(plan);
   if (twins.empty()) return;
@@ -78,7 +80,10 @@ inline void fit_modes(Plan& plan) {
     const std::vector<Bytes> head = detail::head_bytes(plan, memory);
     for (const auto& [forward, backward] : twins) {
       MicroPack& pack = plan.micropacks[index(backward)];
-      if (pack.recompute == Recompute::full) continue;
+      const bool leanest = pack.recompute == Recompute::full;
+      const bool by_heads =
+          std::ranges::find(pack.exchange, RingMode::by_heads) != pack.exchange.end();
+      if (leanest && !by_heads) continue;
       const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
       for (std::size_t place = 0; place < ranks.size(); ++place) {
         const Bytes held = memory.kept(forward, place, layers) +
@@ -89,8 +94,15 @@ inline void fit_modes(Plan& plan) {
                                          memory.begun_gradients(backward, place, layers),
                                      head[static_cast<std::size_t>(ranks[place])]});
         if (held + work <= available) continue;
-        pack.recompute = static_cast<Recompute>(static_cast<std::uint8_t>(pack.recompute) + 1);
         changed = true;
+        if (!leanest) {
+          pack.recompute = static_cast<Recompute>(static_cast<std::uint8_t>(pack.recompute) + 1);
+          break;
+        }
+        for (MicroPack* twin : {&plan.micropacks[index(forward)], &pack}) {
+          twin->exchange = detail::ring_exchange(plan, *twin);
+        }
+        pack.recompute = Recompute::none;
         break;
       }
     }

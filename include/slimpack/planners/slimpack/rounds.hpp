@@ -255,11 +255,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       backward.pass = Pass::backward;
       backward.recompute = settings.fit_modes ? Recompute::none : settings.recompute;
       for (MicroPack* pack : {&forward, &backward}) {
-        for (const Slice& slice : pack->slices) {
-          if (ranks[i] == 1) continue;
-          pack->exchange.push_back(
-              cheaper_exchange(slice, pack->pass, plan.model, plan.memory.gradient_bytes));
-        }
+        if (ranks[i] > 1) pack->exchange = ring_exchange(plan, *pack);
       }
       plan.micropacks.push_back(std::move(forward));
       plan.micropacks.push_back(std::move(backward));
