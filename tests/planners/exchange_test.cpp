@@ -123,7 +123,7 @@ TEST_CASE("exchange_by_heads: plans before version 3 stay as they are") {
   request.dp = 2;
   const planners::SlimpackProblem problem(request, "slimpack", {});
   Plan plan =
-      planners::detail::RoundCandidates(problem, "slimpack", {WeightState::replicated}).build({});
+      planners::detail::RoundCandidates(problem, "slimpack", WeightState::replicated).build({});
   plan.version = 2;
   const Plan before = plan;
   planners::exchange_by_heads(plan);

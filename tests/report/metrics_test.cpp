@@ -91,14 +91,14 @@ TEST_CASE("communication_of: a plan of four devices, by hand") {
   other.micropacks[2].recompute = Recompute::full;
   // By heads half of what a token brings goes to the other rank. Queries, outputs and their
   // gradients are 4 wide, keys and values 2 x 4, in 2 bytes; statistics are two of 4 bytes. Forward
-  // 8 tokens; backward 4, then 4 that repeat their forward.
-  const std::int64_t forward = 2 * 8 + 16 + 8, back = 3 * 8 + 16 + 2 * 8;
+  // 8 tokens; backward 4, then 4 that repeat their forward, for which queries have come.
+  const std::int64_t forward = 2 * 8 + 16 + 8, back = 2 * 8 + 16 + 2 * 8;
   CHECK(communication_of(other).exchange ==
-        Bytes{2 * (8 * forward + 4 * back + 4 * (back + forward)) / 2});
+        Bytes{2 * (8 * forward + 4 * (back + 8) + 4 * (back + forward)) / 2});
   // What one rank owns of a longer sample travels too.
   other.memory.cp_block_tokens = Tokens{4};
   CHECK(communication_of(other).exchange ==
-        Bytes{2 * (8 * forward + 4 * back + 4 * (back + forward)) / 2});
+        Bytes{2 * (8 * forward + 4 * (back + 8) + 4 * (back + forward)) / 2});
   other.memory.cp_block_tokens = Tokens{8};
   CHECK(communication_of(other).exchange == Bytes{0});
   other = plan;

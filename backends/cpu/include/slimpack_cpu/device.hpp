@@ -756,6 +756,8 @@ class BasicDevice {
       for (Out* const part : {&keys.by_heads.key, &keys.by_heads.value}) {
         *part = take(by_heads && !kept.pages, segment.slice.end, width / kept.parts);
       }
+      keys.queries = take(by_heads && call.recompute == Recompute::full, segment.slice.length(),
+                          part_.query_width() / kept.parts);
     }
     return all;
   }

@@ -92,6 +92,7 @@ class HeadsAttention {
     }
     for_each_run([&](Tokens first, std::int64_t rank, std::int64_t i, std::int64_t count) {
       QueryRun<Number> run{count, taken.rows(rank, 0, i, count)};
+      if (!here_.queries.empty()) std::ranges::copy(run.query, queries(first, count).begin());
       run.attention = made.rows(rank, 0, i, count);
       run.log_sum = made.rows(rank, 1, i, count);
       math_.attention_begin(run.attention, run.log_sum);
@@ -112,7 +113,9 @@ class HeadsAttention {
   template <runtime::Transport<Number> Link>
   void backward(Pieces pieces, Scratch scratch, Workspace<Number>& workspace, Link& link) const {
     const std::int64_t q = part_.query_width(), k = part_.key_width(), heads = part_.heads;
-    const Widths out{q, q, heads, heads}, home{q, k, k};
+    Widths out{q, heads, heads, q};
+    if (!here_.queries.empty()) out.pop_back();
+    const Widths home{q, k, k};
     const Messages taken = of_all(workspace, out), made = of_all(workspace, home);
     const std::size_t mark = workspace.mark();
     const Messages given = of_own(workspace, out);
@@ -120,20 +123,21 @@ class HeadsAttention {
       const auto part = [&](std::size_t column) {
         return given.rows(rank, column, place(rows), rows.rows);
       };
-      pack(part(0), rows.query, rank, q);
-      pack(part(1), scratch[piece].dattention, rank, q);
-      pack(part(2), rows.log_sum, rank, heads);
-      make_delta(part(3), rows, scratch[piece].dattention, rank);
+      pack(part(0), scratch[piece].dattention, rank, q);
+      pack(part(1), rows.log_sum, rank, heads);
+      make_delta(part(2), rows, scratch[piece].dattention, rank);
+      if (here_.queries.empty()) pack(part(3), rows.query, rank, q);
     });
     exchange(given, taken, link);
 
     const LocalAttention<Math> local = local_of(here_.by_heads);
     local.begin_gradients();
     for_each_run([&](Tokens first, std::int64_t rank, std::int64_t i, std::int64_t count) {
-      QueryRun<Number> run{count, taken.rows(rank, 0, i, count)};
-      run.dattention = taken.rows(rank, 1, i, count);
-      run.log_sum = taken.rows(rank, 2, i, count);
-      run.delta = taken.rows(rank, 3, i, count);
+      QueryRun<Number> run{count};
+      run.query = here_.queries.empty() ? taken.rows(rank, 3, i, count) : queries(first, count);
+      run.dattention = taken.rows(rank, 0, i, count);
+      run.log_sum = taken.rows(rank, 1, i, count);
+      run.delta = taken.rows(rank, 2, i, count);
       run.dquery = made.rows(rank, 0, i, count);
       std::ranges::fill(run.dquery, Number{0});
       local.backward(first, run);
@@ -218,6 +222,11 @@ class HeadsAttention {
     link.all_to_all(call_.ring, given, taken);
   }
 
+  /// Queries of this rank's heads that have come before, of `count` tokens from position `first`.
+  [[nodiscard]] Out queries(Tokens first, std::int64_t count) const {
+    return detail::rows(here_.queries, (first - segment_.slice.begin).value, count,
+                        part_.query_width());
+  }
   /// Attention with this rank's heads, to keys of all tokens.
   [[nodiscard]] LocalAttention<Math> local_of(const KeyRows<Number>& kept) const {
     return {math_, part_, page_, CpShard{}, segment_, kept, layer_, layers_};

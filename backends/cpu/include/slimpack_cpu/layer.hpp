@@ -80,6 +80,9 @@ struct SegmentKeys {
   /// By heads, of all tokens of the sample and the rank's part of the heads: in B what the
   /// segment's memory does not keep; empty otherwise.
   KeyRows<Number> by_heads;
+  /// By heads, queries of all tokens of the slice, slice x part of the query width: in B that makes
+  /// attention again, for which they have come; empty otherwise.
+  OutOf<Number> queries;
 };
 
 /// Rows of a pack that go through operator after operator before the next ones do: most of what the

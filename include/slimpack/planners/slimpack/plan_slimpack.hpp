@@ -458,19 +458,25 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
   const SlimpackProblem problem(request, name, options);
-  const auto search_rounds = [&](const std::vector<WeightState>& weights, std::int64_t keep) {
+  const auto search_rounds = [&](WeightState weights, std::int64_t keep) {
     detail::keep_better(
         best, choose(request, detail::RoundCandidates(problem, name, weights), counter, keep));
   };
   const std::vector<WeightState> weights = detail::weight_states(request, all_ideas);
   const bool whole = weights.back() == WeightState::replicated;
-  // First, for it takes the least part of a budget that the others may use up. Many samples are
-  // even without it.
-  const bool first = !whole || (weights.size() > 1 && request.effort != Effort::fast &&
-                                !request.budget && !has_many_samples(request));
-  if (first) search_rounds(weights, whole ? counter.left() / kSearches * (kSearches - 1) : 0);
+  // Rounds first, each state for a part of the budget, for the others may use up all of it. Many
+  // samples are even without rounds.
+  const bool first =
+      !whole || (all_ideas && detail::can_shard_weights(request) &&
+                 request.effort != Effort::fast && !request.budget && !has_many_samples(request));
+  const std::int64_t part = counter.left() / kSearches;
+  for (const WeightState state : first ? weights : std::vector<WeightState>{}) {
+    search_rounds(state, whole ? counter.left() - part : 0);
+  }
   if (whole) detail::SlimpackSearches(request, problem, counter, best).run();
-  if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) search_rounds(weights, 0);
+  if (!first && weights.size() > 1 && plan_in(best->result) == nullptr) {
+    search_rounds(WeightState::sharded, 0);
+  }
   if (auto* plan = std::get_if<Plan>(&best->result)) {
     plan->prediction.lower_bound =
         std::visit(

@@ -58,11 +58,10 @@ namespace detail {
 /// all ranks are divided into groups so that the slowest takes nearly the least time.
 class RoundCandidates : public CandidateBase<RoundSettings> {
  public:
-  /// `weights` are what may be tried, at least one. Problem and name must outlive the candidates.
-  RoundCandidates(const SlimpackProblem& problem, std::string_view planner,
-                  const std::vector<WeightState>& weights)
+  /// Problem and name must outlive the candidates.
+  RoundCandidates(const SlimpackProblem& problem, std::string_view planner, WeightState weights)
       : CandidateBase(problem.request(), planner), problem_(problem) {
-    const std::size_t state = space_.add("weight_state", &RoundSettings::weights, weights);
+    space_.add("weight_state", &RoundSettings::weights, {weights});
     std::vector<Recompute> modes{Recompute::none, Recompute::light, Recompute::layer,
                                  Recompute::full};
     if (request_.recompute) modes = {*request_.recompute};
@@ -94,15 +93,13 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       }
     }
     const std::size_t middle = blocks.size() > 1 ? 2 : 0;
-    for (std::size_t j = 0; j < weights.size(); ++j) {
-      for (std::size_t i = 0; i < modes.size(); ++i) {
-        space_.start({{state, j}, {mode, i}, {block, middle}, {degrees, of_node}});
-        space_.start({{state, j}, {mode, i}, {degrees, of_node}});
-        space_.start({{state, j}, {mode, i}, {quarters, 1}});
-        space_.start({{state, j}, {mode, i}, {pack, 1}});
-        space_.start({{state, j}, {mode, i}, {room, 1}, {block, middle}});
-        space_.start({{state, j}, {mode, i}, {block, blocks.size() - 1}});
-      }
+    for (std::size_t i = 0; i < modes.size(); ++i) {
+      space_.start({{mode, i}, {block, middle}, {degrees, of_node}});
+      space_.start({{mode, i}, {degrees, of_node}});
+      space_.start({{mode, i}, {quarters, 1}});
+      space_.start({{mode, i}, {pack, 1}});
+      space_.start({{mode, i}, {room, 1}, {block, middle}});
+      space_.start({{mode, i}, {block, blocks.size() - 1}});
     }
   }
 
