@@ -426,6 +426,7 @@ inline constexpr std::int32_t kExactWindow = 64;
     if (known != alone.end()) return known->second;
     Plan part = frame;
     part.samples.clear();
+    part.sample_first.clear();
     part.origin.clear();
     part.target_tokens = 0;
     for (std::uint32_t sample = 0; sample < samples; ++sample) {
