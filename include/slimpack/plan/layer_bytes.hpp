@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of one layer and token (docs/equations.md, "Memory"), of which plan/memory.hpp makes those of
-// units and devices.
+// Bytes of one layer and token (docs/equations.md, "Memory"), of which plan/memory.hpp makes those
+// of units and devices.
 #pragma once
 
 #include <algorithm>
