@@ -10,7 +10,7 @@ work=build/figures
 mkdir -p "$work"
 
 # README: the eight GPUs of its table, by slimpack and by the nearest rival whose answer is a plan, each
-# at the degrees that `slimpack tune` finds best for it.
+# at the degrees that `slimpack tune` finds best for it; for slimpack, of those with a pipeline.
 request="examples/data/longsft_mix.lengths --context 32768 --overlong split --batch-tokens 1M"
 draw() {  # PLANNER DEGREES
   # shellcheck disable=SC2086
@@ -65,8 +65,8 @@ page() {  # FILE TITLE SENTENCE ARGUMENT...: slimpack ARGUMENT... --html
 page eight_gpus.html "Eight GPUs, every planner" \
   "A million tokens of llama-7b at context 32K, all planners at dp 2 x pp 4, forced: who waits where." \
   compare $request --dp 2 --pp 4
-page slimpack.html "The same step at the best degrees of slimpack" \
-  "Eight stages; the gradients of weights fill what would be waits." simulate "$work/slimpack.json"
+page slimpack.html "The same step at the best degrees of slimpack that have a pipeline" \
+  "Two ranks of four stages; the gradients of weights fill what would be waits." simulate "$work/slimpack.json"
 page kk.html "The nearest rival whose answer is a plan, at its best degrees" \
   "Packs of the Karmarkar-Karp method, two tensor-parallel ranks." simulate "$work/kk.json"
 lengths 262144 1 4096 100 >"$work/one_long.lengths"
