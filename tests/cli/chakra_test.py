@@ -244,8 +244,6 @@ class Chakra(unittest.TestCase):
             layers[stage["pp"], stage["chunk"]] = stage["layers"][1] - stage["layers"][0]
         e, t = model["bytes_per_element"], max(model["bytes_per_element"], 4)
         q, k = model["heads"] * model["head_dim"], model["kv_heads"] * model["head_dim"]
-        forward = 2 * q * e + 2 * k * e + model["heads"] * t
-        backward = 2 * q * e + 2 * k * e + 2 * model["heads"] * t  # and queries, or all of F's
         placed = {device: pp for _, pp, _, device in plan["placement"]}
         for device, nodes in devices.items():
             found = collections.defaultdict(list)
@@ -258,6 +256,10 @@ class Chakra(unittest.TestCase):
             for (kind, number, chunk), exchanges in found.items():
                 pack = plan["micropacks"][number]
                 ranks, modes = len(plan["groups"][pack["group"]]), pack.get("exchange", [])
+                # A rank has a head of keys at least.
+                keys = 2 * max(k, ranks * plan["parallel"]["tp"] * model["head_dim"]) * e
+                forward = 2 * q * e + keys + model["heads"] * t
+                backward = 2 * q * e + keys + 2 * model["heads"] * t  # and queries, or all of F's
                 bytes_ = 0
                 token = forward
                 if kind == "B":

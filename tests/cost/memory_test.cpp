@@ -42,21 +42,28 @@ TEST_CASE("layer_bytes: llama-7b by hand") {
   CHECK(bytes.q_exchange_back == 2 * (2 * h * 2 + h * 4 + 2 * 32 * 4));
   // Own queries, keys and values, and a statistic; of all rows what has come, the queries in the
   // order of tokens, and the outputs.
-  CHECK(bytes.heads_exchange == HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4, 0});
+  CHECK(head_buffers(bytes.heads, Pass::forward, false, 1) ==
+        HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4, 0});
   // What goes home: gradients of queries, keys and values; of all rows these, queries with the
   // gradients of outputs and their own, and statistics; of whole samples the gradients of keys
   // and values as they are summed.
-  CHECK(bytes.heads_exchange_back == HeadBuffers{3 * h * 2, 6 * h * 2 + 4 * 32 * 4, 2 * h * 4});
+  CHECK(head_buffers(bytes.heads, Pass::backward, false, 1) ==
+        HeadBuffers{3 * h * 2, 6 * h * 2 + 4 * 32 * 4, 2 * h * 4});
   // Queries come twice where attention is made again, with keys and values.
-  CHECK(bytes.heads_exchange_again ==
+  CHECK(head_buffers(bytes.heads, Pass::backward, true, 1) ==
         HeadBuffers{3 * h * 2, 7 * h * 2 + 4 * 32 * 4, 2 * h * 4 + 2 * h * 2});
   // Of shared keys it is less that goes home than comes: queries, gradients of outputs, with
   // statistics and room to align them.
   const LayerBytes shared = layer_bytes(*model_preset("llama3-8b"), 4);
-  CHECK(shared.heads_exchange_back.own == 2 * 4096 * 2 + 3 * 32 * 4);
+  CHECK(head_buffers(shared.heads, Pass::backward, false, 1).own == 2 * 4096 * 2 + 3 * 32 * 4);
+  // Where each of 32 ranks has one head of keys, it is as many as there are of queries.
+  CHECK(head_buffers(shared.heads, Pass::forward, false, 4) ==
+        HeadBuffers{3 * h * 2 + 32 * 4, 5 * h * 2 + 32 * 4, 0});
+  CHECK(head_buffers(shared.heads, Pass::backward, true, 4) ==
+        head_buffers(bytes.heads, Pass::backward, true, 1));
   const RingBytes ring = ring_bytes(llama_7b(), {2, 4, 4});
-  CHECK(ring.heads == 4 * h * 2 + 32 * 4);
-  CHECK(ring.heads_back == 4 * h * 2 + 2 * 32 * 4);
+  CHECK(ring.heads == 2 * h * 2 + 32 * 4);
+  CHECK(ring.heads_back == 2 * h * 2 + 2 * 32 * 4);
   CHECK(ring.heads_query == h * 2);
   const LayerBytes third = layer_bytes(llama_7b(), 4, 3);
   CHECK(third.kv == (bytes.kv + 2) / 3);
@@ -77,27 +84,34 @@ TEST_CASE("head_buffer_bytes: a plan of two ranks by hand") {
                  {{SampleId{0}, {20}, {45}}, {SampleId{1}, {0}, {30}}, {SampleId{2}, {0}, {10}}},
                  {RingMode::by_heads, RingMode::by_heads, RingMode::by_heads},
                  Recompute::none};
-  const LayerBytes layer{[] {
-    LayerBytes bytes;
-    bytes.heads_exchange = {1000, 31};
-    bytes.heads_exchange_back = {2000, 61, 7};
-    bytes.heads_exchange_again = {3000, 71, 9};
-    return bytes;
-  }()};
+  LayerBytes layer;
+  layer.heads = {100, 50, 7, 11, 1};
+  // Forward a token's query, keys and statistic, then two more of queries. Backward two of queries
+  // and three statistics, then three of queries, or four, and four statistics; sums of 7.
+  constexpr std::int64_t kForth = 161, kBack = 233, kRead = 344;
   // Rank 0 has blocks 0, 3 and 4 of sample 0, so 15 of [20, 45); of sample 1, which rank 1 begins,
   // blocks 1 and 2, 20 of [0, 30). Rank 1 has 10 and 10. Sample 2 is one block. Of 25 + 30 tokens
   // each has a half.
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 1000 + (55 * 31 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * kForth + (55 * (kForth + 200) + 1) / 2);
   pack.pass = Pass::backward;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 2000 + (55 * 61 + 30 * 7 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) ==
+        35 * kBack + (55 * (kBack + kRead) + 30 * 7 + 1) / 2);
   pack.recompute = Recompute::full;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 35 * 3000 + (55 * 71 + 30 * 9 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) ==
+        35 * kBack + (55 * (kBack + kRead + 100) + 30 * (7 + 50) + 1) / 2);
   pack.recompute = Recompute::layer;
   pack.exchange[1] = RingMode::pass_kv;
-  CHECK(head_buffer_bytes(plan, pack, layer) == 15 * 2000 + (25 * 61 + 1) / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 15 * kBack + (25 * (kBack + kRead) + 1) / 2);
   // What one rank owns of a longer sample passes to the heads of the other too.
   pack.slices[0] = {SampleId{0}, {0}, {10}};
-  CHECK(head_buffer_bytes(plan, pack, layer) == 10 * 2000 + 10 * 61 / 2);
+  CHECK(head_buffer_bytes(plan, pack, layer) == 10 * kBack + 10 * (kBack + kRead) / 2);
+  // Of one head of keys both have all.
+  Plan one_key = plan;
+  one_key.model.kv_heads = 1;
+  pack.pass = Pass::forward;
+  CHECK(head_buffer_bytes(one_key, pack, layer) ==
+        10 * (kForth + 50) + 10 * (kForth + 50 + 200) / 2);
+  pack.pass = Pass::backward;
   pack.exchange[0] = RingMode::pass_q;  // the block of sample 2 is alone
   CHECK(head_buffer_bytes(plan, pack, layer) == 0);
   CHECK(ring_buffer_bytes(layer_bytes(llama_7b()), pack.slices[0], Pass::forward,
@@ -124,7 +138,7 @@ TEST_CASE("MemoryModel: by heads each rank has a part of all keys of a sample, b
   add(Pass::backward, {{SampleId{0}, {20}, {45}}});
   add(Pass::backward, {{SampleId{0}, {0}, {20}}, {SampleId{1}, {0}, {10}}});
   // The short sample is whole on rank 1.
-  CHECK(kept_keys(plan) == std::vector<KeptKeys>{{true, true, 2}, {true, false, 1}});
+  CHECK(kept_keys(plan) == std::vector<KeptKeys>{{true, true, true, 2}, {true, false, false, 1}});
   const MemoryModel memory(plan);
   const std::int64_t page = 16 * 2 * 4096 * 2, gradient = 2 * 4096 * 4;
   for (const std::size_t rank : {0U, 1U}) {
@@ -286,7 +300,8 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           // By heads a rank has a part of the heads of every token.
           const bool parts =
               shard.ranks > 1 && pack.exchange[slot] == RingMode::by_heads && length > shard.block;
-          const std::int64_t share = parts ? shard.ranks : 1;
+          const std::int64_t copies = key_copies(plan.model, plan.parallel.tp, shard.ranks);
+          const std::int64_t share = parts ? shard.ranks / copies : 1;
           const std::int64_t page_bytes = plan.memory.page_tokens.value * layer.kv / share;
           std::set<std::int64_t> before, now;  // pages
           std::int64_t place = 0;
@@ -318,10 +333,8 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
           if (pack.exchange[slot] == RingMode::by_heads) {
             if (!parts) continue;
             ++by_heads;
-            const HeadBuffers& each = !back ? layer.heads_exchange
-                                      : pack.recompute == Recompute::full
-                                          ? layer.heads_exchange_again
-                                          : layer.heads_exchange_back;
+            const HeadBuffers each =
+                head_buffers(layer.heads, pack.pass, pack.recompute == Recompute::full, copies);
             const bool whole = slice.length() == plan.samples[index(slice.sample)];
             for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
               of_all_heads += each.all + (whole ? each.whole : 0);

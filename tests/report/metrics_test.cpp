@@ -95,6 +95,10 @@ TEST_CASE("communication_of: a plan of four devices, by hand") {
   const std::int64_t forward = 2 * 8 + 16 + 8, back = 2 * 8 + 16 + 2 * 8;
   CHECK(communication_of(other).exchange ==
         Bytes{2 * (8 * forward + 4 * (back + 8) + 4 * (back + forward)) / 2});
+  // One head of keys goes to both.
+  other.model.kv_heads = 1;
+  CHECK(communication_of(other).exchange ==
+        Bytes{2 * (8 * forward + 4 * (back + 8) + 4 * (back + forward)) / 2});
   // What one rank owns of a longer sample travels too.
   other.memory.cp_block_tokens = Tokens{4};
   CHECK(communication_of(other).exchange ==

@@ -104,11 +104,11 @@ void add_heads_exchanges(test::FeatureTable& table, const Plan& plan, const cpu:
       const Slice& slice = pack.slices[i];
       const CpShard shard = cp_shard_of(plan, slice.sample, 0);
       const KeptKeys& keys = kept[index(slice.sample)];
-      if (keys.parts == 1) {
+      if (!keys.by_heads) {
         names.emplace("by heads, undivided");
         continue;
       }
-      CHECK(keys.parts == shard.ranks);
+      CHECK(keys.parts == std::min(shard.ranks, plan.model.kv_heads / plan.parallel.tp));
       names.emplace("by heads of " + std::to_string(shard.ranks) + " ranks");
       if (ring) names.emplace("by heads and round a ring in a pack");
       if (shard.first > 0) names.emplace("by heads from a later rank");
@@ -123,6 +123,8 @@ void add_heads_exchanges(test::FeatureTable& table, const Plan& plan, const cpu:
       if (pack.weights == WeightGradients::apart) names.emplace("by heads, weights apart");
       if (plan.model.kv_heads < plan.model.heads) names.emplace("by heads, grouped queries");
       if (plan.model.kv_heads == plan.model.heads) names.emplace("by heads, as many keys");
+      if (keys.parts < shard.ranks) names.emplace("by heads, keys on several ranks");
+      if (keys.parts == 1) names.emplace("by heads, one head of keys");
       if (plan.parallel.tp > 1) names.emplace("by heads, tensor parallelism");
       if (pack.pass == Pass::forward) {
         names.emplace(keys.pages ? "by heads, keys kept" : "by heads, keys made again");
@@ -152,8 +154,9 @@ std::int64_t kept_from_travel(const Plan& plan) {
     if (pack.pass != Pass::backward || pack.recompute != Recompute::full) continue;
     for (const Slice& slice : pack.slices) {
       const KeptKeys& of = kept[index(slice.sample)];
-      if (of.parts == 1 || !of.pages) continue;
-      bytes += slice.length().value * keys / of.parts * (of.parts - 1) * plan.model.layers;
+      if (!of.by_heads || !of.pages) continue;
+      const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+      bytes += slice.length().value * keys / of.parts * (ranks - 1) * plan.model.layers;
     }
   }
   return bytes;
@@ -195,6 +198,8 @@ TEST_CASE("by heads: random plans give the loss, gradients and weights of the or
                            "by heads, weights apart",
                            "by heads, grouped queries",
                            "by heads, as many keys",
+                           "by heads, keys on several ranks",
+                           "by heads, one head of keys",
                            "by heads, tensor parallelism",
                            "by heads, keys kept",
                            "by heads, keys made again",
@@ -277,7 +282,7 @@ TEST_CASE("by heads: a slice's rows pass to heads and home once a layer, keys of
           rings = rings || !cp_shard_of(plan, slice.sample, 0).undivided(slice.end);
           continue;
         }
-        const bool stays = kept[index(slice.sample)].parts == 1;
+        const bool stays = !kept[index(slice.sample)].by_heads;
         ++(stays ? stay : travel);
         if (stays) continue;
         if (slice.begin > Tokens{}) ++prefixes;

@@ -218,9 +218,9 @@ class ExactPlans {
     for (std::size_t sample = 0; sample < frame_.samples.size(); ++sample) {
       const auto ranks =
           static_cast<std::int64_t>(frame_.groups[index(frame_.sample_group[sample])].size());
-      const std::int64_t heads = frame_.model.kv_heads / frame_.parallel.tp;
       const bool whole = frame_.samples[sample] <= frame_.memory.cp_block_tokens;
-      if (ranks == 1 || heads % ranks != 0 || whole) continue;
+      if (ranks == 1 || whole) continue;
+      if (!divides_heads(frame_.model, frame_.parallel.tp, ranks)) continue;
       const std::size_t count = all.size();
       for (std::size_t i = 0; i < count; ++i) {
         all.push_back(all[i]);

@@ -652,22 +652,23 @@ inline void random_firsts(std::uint64_t seed, Plan& plan) {
 }
 
 /// Exchanges samples by heads, all that may be or by chance, and for that gives the model more
-/// heads where a group's ranks do not divide those of keys.
+/// heads where a group's ranks do not divide them: of queries and keys, or of queries alone where
+/// several ranks may have one of keys.
 inline void random_by_heads(std::uint64_t seed, Plan& plan, bool all) {
   constexpr std::int64_t kMostHeads = 12;  // of keys on a device
   Random random(seed + 0x4ead5u);
   const std::int64_t tp = plan.parallel.tp;
   for (const std::vector<std::int32_t>& ranks : plan.groups) {
     const auto size = static_cast<std::int64_t>(ranks.size());
-    const std::int64_t heads = plan.model.kv_heads / tp;
-    if (heads % size == 0 || heads * size > kMostHeads) continue;
+    const std::int64_t keys = plan.model.kv_heads / tp;
+    if (divides_heads(plan.model, tp, size) || keys * size > kMostHeads) continue;
     plan.model.heads *= size;
-    plan.model.kv_heads *= size;
+    if (size % keys != 0 || random.chance(1, 2)) plan.model.kv_heads *= size;
   }
   std::vector<bool> by_heads;
   for (const GroupId group : plan.sample_group) {
     const auto size = static_cast<std::int64_t>(plan.groups[index(group)].size());
-    const bool divides = plan.model.kv_heads / tp % size == 0;
+    const bool divides = divides_heads(plan.model, tp, size);
     by_heads.push_back(divides && (all || random.chance(1, 2)));
   }
   for (MicroPack& pack : plan.micropacks) {

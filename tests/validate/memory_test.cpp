@@ -117,10 +117,12 @@ class Recount {
     }
     return tokens;
   }
-  /// Parts of the heads of a sample's keys, each on one rank.
+  /// Parts of the heads of a sample's keys, each on one rank or, if they are one head, on several.
   std::int64_t parts_of(std::size_t sample) const {
     if (by_heads_.count(sample) == 0) return 1;
-    return static_cast<std::int64_t>(plan_.groups[index(plan_.sample_group[sample])].size());
+    const auto ranks =
+        static_cast<std::int64_t>(plan_.groups[index(plan_.sample_group[sample])].size());
+    return std::min(ranks, plan_.model.kv_heads / plan_.parallel.tp);
   }
   std::int64_t own_in(const Unit& unit, std::size_t sample, std::int64_t begin, std::int64_t end,
                       std::int32_t rank) const {
@@ -275,7 +277,11 @@ class Recount {
   std::int64_t by_heads(const Unit& unit) const {
     const bool forward = unit.kind == UnitKind::forward;
     const bool again = !forward && pack(unit).recompute == Recompute::full;
-    const std::int64_t query = q() * e(), output = q() * e(), key_value = 2 * k() * e();
+    const auto count = static_cast<std::int64_t>(ranks(unit).size());
+    // Each rank has a head of keys at least.
+    const std::int64_t of_keys =
+        2 * std::max(k(), count * plan_.parallel.tp * plan_.model.head_dim);
+    const std::int64_t query = q() * e(), output = q() * e(), key_value = of_keys * e();
     const std::int64_t statistic = plan_.model.heads * t();
     // B: outputs' gradients and three statistics make room for those of keys and values.
     const std::int64_t comes = forward ? query + key_value + statistic
@@ -285,7 +291,7 @@ class Recount {
     const std::int64_t ordered = forward ? query + output : (again ? 4 : 3) * query + 4 * statistic;
     const std::int64_t one_token = part(comes + ordered), own_token = part(comes);
     // A whole sample has no pages of gradients, and where B makes all again none of keys.
-    const std::int64_t of_whole = part(2 * k() * g() + (again ? key_value : 0));
+    const std::int64_t of_whole = part(of_keys * g() + (again ? key_value : 0));
     std::int64_t all = 0;
     std::map<std::int32_t, std::int64_t> own_bytes;
     for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
@@ -300,7 +306,6 @@ class Recount {
     }
     std::int64_t most = 0;
     for (const auto& entry : own_bytes) most = std::max(most, entry.second);
-    const auto count = static_cast<std::int64_t>(ranks(unit).size());
     return most + (all + count - 1) / count;
   }
 

@@ -871,15 +871,14 @@ TEST_CASE("format: what is asked outside the seven rules") {
          p.micropacks[6].exchange = {RingMode::by_heads};
        }},
       {"format, MicroPack 8: exchange by heads needs a number of ranks that divides the 1 key "
-       "heads "
-       "of a device, got 2",
+       "heads of a device, or is a multiple of them that divides its 3 query heads, got 2",
        [](Plan& p) {
          p.version = 3;
+         p.model.heads = 3;
          p.micropacks[8].exchange = {RingMode::by_heads};
        }},
       {"format, MicroPack 7: exchange by heads needs a number of ranks that divides the 3 key "
-       "heads "
-       "of a device, got 2",
+       "heads of a device, or is a multiple of them that divides its 3 query heads, got 2",
        [](Plan& p) {
          p.version = 3;
          p.parallel.tp = 2;

@@ -21,10 +21,11 @@ namespace slimpack {
 namespace detail {
 
 /// Bytes of whole heads of this rank's own tokens that pass to parts of heads in one layer of F or,
-/// where `back`, of B beside attention, and back from them; its own part is among them.
+/// where `back`, of B beside attention, and back from them; its own part is among them. `copies`
+/// ranks have the same keys.
 [[nodiscard]] constexpr std::int64_t head_bytes(const RingBytes& each, const PackLoad& load,
-                                                bool back) noexcept {
-  return load.heads_sent.value * (back ? each.heads_back : each.heads);
+                                                bool back, std::int64_t copies) noexcept {
+  return load.heads_sent.value * ((back ? each.heads_back : each.heads) + copies * each.kv);
 }
 
 /// Pieces of a pack's slices by heads: so many of the heads of each set.
@@ -115,8 +116,10 @@ template <class Terms>
                                  const StageLoad& stage, bool back, const LinkPicos& near,
                                  const LinkPicos& far, Picos kept) noexcept {
   const std::int64_t pieces = head_pieces(terms.model(), stage.tensor_parallel, load.ranks);
-  const Picos exchange = head_exchange(detail::head_bytes(terms.ring(), load, back), load.ranks,
-                                       2 * detail::pieces_of(load, pieces), stage, near, far, kept);
+  const std::int64_t copies = key_copies(terms.model(), stage.tensor_parallel, load.ranks);
+  const Picos exchange =
+      head_exchange(detail::head_bytes(terms.ring(), load, back, copies), load.ranks,
+                    2 * detail::pieces_of(load, pieces), stage, near, far, kept);
   if (exchange == 0) return 0;
   const Picos together = heads_pipeline(attention, exchange, load.head_sets, pieces);
   const Picos hidden = std::min({exchange + attention - together, exchange, attention});

@@ -258,8 +258,8 @@ inline void MemoryModel::add_keys(Entry& entry, const MicroPack& pack, const Sli
   const auto pages = [&](Tokens end) {
     return kept.pages ? pages_of(kept.tokens(own, end), page_) : 0;
   };
-  Keys& keys = kept.parts > 1 ? entry.by_heads : entry.own;
-  if (kept.parts > 1) entry.parts = kept.parts;
+  Keys& keys = kept.by_heads ? entry.by_heads : entry.own;
+  if (kept.by_heads) entry.parts = kept.parts;
   if (pack.pass == Pass::forward) {
     keys.pages += pages(slice.end) - pages(slice.begin);
     return;

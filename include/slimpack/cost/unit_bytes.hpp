@@ -20,17 +20,19 @@ struct ExchangeBytes {
 };
 
 /// What a MicroPack's ring brings in its pass; a weight pack has none. O(1).
-[[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
-                                                     const MicroPack& pack) noexcept {
+[[nodiscard]] inline ExchangeBytes exchange_bytes(const Plan& plan, const MicroPack& pack) {
   const RingBytes ring =
       ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
-  const ExchangeBytes forward{ring.kv, ring.q, ring.heads};
+  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+  const std::int64_t keys = key_copies(plan.model, plan.parallel.tp, ranks) * ring.kv;
+  const ExchangeBytes forward{ring.kv, ring.q, ring.heads + keys};
   if (pack.pass == Pass::forward) return forward;
-  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back, ring.heads_back + ring.heads_query};
+  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back,
+                      ring.heads_back + keys + ring.heads_query};
   if (pack.recompute == Recompute::full) {
     bytes.kv += forward.kv;
     bytes.q += forward.q;
-    bytes.heads = ring.heads_back + forward.heads;
+    bytes.heads = ring.heads_back + keys + forward.heads;
   }
   return bytes;
 }

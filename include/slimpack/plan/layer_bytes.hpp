@@ -33,9 +33,11 @@ struct RingBytes {
   std::int64_t kv_back = 0;  ///< RingMode::pass_kv, in backward besides: their gradients
   std::int64_t q = 0;        ///< RingMode::pass_q, forward: queries and partial outputs
   std::int64_t q_back = 0;   ///< RingMode::pass_q, backward (in place of `q`)
-  // RingMode::by_heads, of a token's whole heads, into attention and out of it.
-  std::int64_t heads = 0;  ///< forward: query, key, value, output, log-sum-exp
-  /// Backward, in place of `heads`: gradients of output, query, key and value, two statistics.
+  // RingMode::by_heads, of a token's whole heads, into attention and out of it; besides, in either
+  // pass, keys and values or their gradients, which are `kv`, as often as ranks have them
+  // (`key_copies`).
+  std::int64_t heads = 0;  ///< forward: query, output, log-sum-exp
+  /// Backward, in place of `heads`: gradients of output and query, two statistics.
   std::int64_t heads_back = 0;
   /// Backward besides: queries, unless attention is made again, for which they have come.
   std::int64_t heads_query = 0;
@@ -93,8 +95,8 @@ struct TokenWidths {
           2 * widths.key * size.gradient,
           queries + log_sums,
           queries + widths.query * size.gradient + 2 * log_sums,
-          queries + keys + log_sums,
-          queries + keys + 2 * log_sums,
+          queries + log_sums,
+          queries + 2 * log_sums,
           widths.query * size.element};
 }
 /// The same of all heads of a model.
@@ -102,6 +104,35 @@ struct TokenWidths {
                                              const ElementBytes& size) noexcept {
   return ring_bytes(token_widths(model), size);
 }
+
+/// Ranks of a group by heads that have the same heads of keys: one, or as many as there are ranks
+/// for each head of a device's, where these are fewer.
+[[nodiscard]] constexpr std::int64_t key_copies(const ModelShape& model,
+                                                std::int64_t tensor_parallel,
+                                                std::int64_t ranks) noexcept {
+  const std::int64_t heads = std::max<std::int64_t>(1, model.kv_heads / tensor_parallel);
+  return std::max<std::int64_t>(1, ranks / heads);
+}
+
+/// Whether a group of so many ranks may exchange by heads (rule 0): each has an equal part of the
+/// heads of queries with the heads of keys that these share, an equal part of them or one.
+[[nodiscard]] constexpr bool divides_heads(const ModelShape& model, std::int64_t tensor_parallel,
+                                           std::int64_t ranks) noexcept {
+  if (ranks < 1 || tensor_parallel < 1) return false;
+  const std::int64_t keys = model.kv_heads / tensor_parallel;
+  if (keys < 1) return false;
+  return keys % ranks == 0 || (ranks % keys == 0 && model.heads / tensor_parallel % ranks == 0);
+}
+
+/// Bytes that RingMode::by_heads moves, of a token's whole heads on all `devices` of a rank.
+struct HeadBytes {
+  std::int64_t query = 0;          ///< a query, an output, or a gradient of one
+  std::int64_t keys = 0;           ///< keys and values, or what their gradients travel as
+  std::int64_t key_gradients = 0;  ///< their gradients, as they are summed
+  std::int64_t statistics = 0;     ///< one for each head
+  std::int64_t devices = 1;
+  friend bool operator==(const HeadBytes&, const HeadBytes&) = default;
+};
 
 /// Buffers of RingMode::by_heads in one pass, of a token's whole heads.
 struct HeadBuffers {
@@ -131,9 +162,7 @@ struct LayerBytes {
   std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
   std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
   std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
-  HeadBuffers heads_exchange;         ///< `by_heads`, forward
-  HeadBuffers heads_exchange_back;    ///< `by_heads`, backward
-  HeadBuffers heads_exchange_again;   ///< the same where B makes attention again
+  HeadBytes heads;                    ///< `by_heads`
   /// Workspace of B for a token whose sample is one slice in either pass (`kept_keys`).
   [[nodiscard]] constexpr std::int64_t uncut_workspace(Recompute mode) const noexcept {
     return backward_workspace[static_cast<std::size_t>(mode)] + (mode == Recompute::full ? kv : 0);
@@ -177,18 +206,25 @@ struct LayerBytes {
   bytes.kv_exchange_back = part(2 * ring.kv_back);
   bytes.q_exchange = part(2 * ring.q);
   bytes.q_exchange_back = part(2 * ring.q_back);
+  bytes.heads = {query, ring.kv, ring.kv_back, widths.heads * size.statistic, tensor_parallel};
+  return bytes;
+}
+
+/// The buffers of a pass, of B where it makes attention again or not, where `copies` ranks have the
+/// same keys.
+[[nodiscard]] constexpr HeadBuffers head_buffers(const HeadBytes& heads, Pass pass, bool again,
+                                                 std::int64_t copies) noexcept {
+  const auto part = [&](std::int64_t bytes) { return (bytes + heads.devices - 1) / heads.devices; };
+  const std::int64_t query = heads.query, keys = copies * heads.keys, one = heads.statistics;
   // What has come, then what goes home, and what attention reads and makes in the order of tokens.
+  if (pass == Pass::forward) return {part(query + keys + one), part(3 * query + keys + one), 0};
   // In backward queries, gradients of outputs and statistics come, those of queries, keys and
   // values go; of whole samples the gradients are summed here, and where attention is made again,
   // its queries come too, and keys and values, which no page may hold.
-  const std::int64_t log_sum = widths.heads * size.statistic;
-  const std::int64_t back = query + std::max(query + 3 * log_sum, ring.kv);
-  const std::int64_t read = 3 * query + 4 * log_sum;  // two of them room to align
-  bytes.heads_exchange = {part(query + ring.kv + log_sum), part(3 * query + ring.kv + log_sum), 0};
-  bytes.heads_exchange_back = {part(back), part(back + read), part(ring.kv_back)};
-  bytes.heads_exchange_again = {part(back), part(back + query + read),
-                                part(ring.kv_back + ring.kv)};
-  return bytes;
+  const std::int64_t back = query + std::max(query + 3 * one, keys);
+  const std::int64_t read = (again ? 4 : 3) * query + 4 * one;  // two of them room to align
+  const std::int64_t sums = copies * heads.key_gradients;
+  return {part(back), part(back + read), part(again ? sums + keys : sums)};
 }
 
 /// The same of all that a model has.

@@ -83,9 +83,9 @@ struct SplitBytes {
                                                     const LayerBytes& layer) {
   if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return 0;
   const std::size_t ranks = plan.groups[index(pack.group)].size();
-  const HeadBuffers& back =
-      pack.recompute == Recompute::full ? layer.heads_exchange_again : layer.heads_exchange_back;
-  const HeadBuffers& each = pack.pass == Pass::backward ? back : layer.heads_exchange;
+  const auto count = static_cast<std::int64_t>(ranks);
+  const HeadBuffers each = head_buffers(layer.heads, pack.pass, pack.recompute == Recompute::full,
+                                        key_copies(plan.model, plan.parallel.tp, count));
   Tokens most, all, whole;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Tokens own;
@@ -99,7 +99,6 @@ struct SplitBytes {
     }
     most = std::max(most, own);
   }
-  const auto count = static_cast<std::int64_t>(ranks);
   return most.value * each.own +
          (all.value * each.all + whole.value * each.whole + count - 1) / count;
 }
@@ -111,14 +110,13 @@ struct SplitBytes {
 
 /// What a sample keeps of its keys and values on a device from one unit to the next.
 struct KeptKeys {
-  bool pages = true;      ///< keys and values, from F to the sample's last B
-  bool gradients = true;  ///< their gradients, from the sample's first B to its last
-  /// Ranks of the group where each has those of all tokens for its part of the heads; 1: each has
-  /// those of its own tokens.
-  std::int64_t parts = 1;
+  bool pages = true;       ///< keys and values, from F to the sample's last B
+  bool gradients = true;   ///< their gradients, from the sample's first B to its last
+  bool by_heads = false;   ///< ranks have those of all tokens for a part of the heads, not of own
+  std::int64_t parts = 1;  ///< by heads: the parts, each on one rank or, of one head, on several
   /// Tokens of [0, end) whose keys and values are on a rank.
   [[nodiscard]] constexpr Tokens tokens(const CpShard& own, Tokens end) const noexcept {
-    return parts > 1 ? end : own.before(end);
+    return by_heads ? end : own.before(end);
   }
   friend bool operator==(const KeptKeys&, const KeptKeys&) = default;
 };
@@ -138,7 +136,9 @@ struct KeptKeys {
         KeptKeys& keys = kept[index(slice.sample)];
         visit(pack, keys, slice.length() == plan.samples[index(slice.sample)]);
         if (i < pack.exchange.size() && is_by_heads(plan, slice, pack.exchange[i])) {
-          keys.parts = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+          const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+          keys.by_heads = true;
+          keys.parts = ranks / key_copies(plan.model, plan.parallel.tp, ranks);
         }
       }
     }

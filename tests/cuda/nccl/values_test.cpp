@@ -583,7 +583,7 @@ TEST_CASE("NcclTransport: slices by heads teach ranks the same bits as over stre
     options.dp = 2;
     options.tp = seed == 2 ? 2 : 1;
     Plan plan = test::shared_plan(seed, options);
-    test::give_heads(plan.model, 2, options.tp, 2);
+    test::give_heads(plan.model, 2, options.tp, 2, 1, seed == 1 ? 2 : 1);
     test::exchange_by_heads(plan, seed, false);
     check_ranks_on_devices(plan, seed);
   }

@@ -19,6 +19,7 @@ struct ByHeadsOptions {
   std::int64_t queries_a_key = 1;  ///< heads of queries that share a head of keys
   bool mixed = false;              ///< some samples go round a ring
   std::int64_t heads = 1;          ///< of keys of a rank of the largest group
+  std::int64_t ranks_a_key = 1;    ///< of the largest group, that have the same head of keys
   RandomPlanOptions plans = small_plans();
 };
 
@@ -62,11 +63,13 @@ inline ByHeadsFeatures by_heads_features(const Plan& plan) {
   return found;
 }
 
-/// A model in which each of `ranks` gets so many heads of the keys of each of `tp` devices.
+/// A model in which each of `ranks` gets so many heads of the keys of each of `tp` devices, every
+/// `ranks_a_key` of them the same.
 inline void give_heads(ModelShape& model, std::int64_t ranks, std::int64_t tp,
-                       std::int64_t queries_a_key, std::int64_t heads = 1) {
-  model.kv_heads = heads * ranks * tp;
-  model.heads = model.kv_heads * queries_a_key;
+                       std::int64_t queries_a_key, std::int64_t heads = 1,
+                       std::int64_t ranks_a_key = 1) {
+  model.kv_heads = heads * ranks * tp / ranks_a_key;
+  model.heads = heads * ranks * tp * queries_a_key;
   model.hidden = std::max<std::int64_t>(32, 8 * model.heads);
   model.ffn = std::max<std::int64_t>(48, 16 * model.heads);
 }
@@ -79,7 +82,8 @@ inline Plan by_heads_plan(std::uint64_t seed, const ByHeadsOptions& options) {
   drawn.dp = drawn.max_merge = options.ranks;
   for (std::uint64_t attempt = 0;; ++attempt) {
     Plan plan = rank_plan(seed + 1'000 * attempt, drawn);
-    give_heads(plan.model, options.ranks, plan.parallel.tp, options.queries_a_key, options.heads);
+    give_heads(plan.model, options.ranks, plan.parallel.tp, options.queries_a_key, options.heads,
+               options.ranks_a_key);
     exchange_by_heads(plan, seed + 1'000 * attempt, options.mixed);
     const bool largest = std::ranges::any_of(plan.sample_group, [&](GroupId group) {
       return static_cast<std::int32_t>(plan.groups[index(group)].size()) == options.ranks;

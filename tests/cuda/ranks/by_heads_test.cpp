@@ -291,6 +291,26 @@ TEST_CASE("ranks by heads: with tensor parallelism, of each device's own heads")
   worst.print();
 }
 
+TEST_CASE("ranks by heads: several ranks with the same head of keys") {
+  Worst worst;
+  for (std::uint64_t seed = 500; seed < 516; ++seed) {
+    test::ByHeadsOptions options;
+    if (seed % 4 == 3) options.plans = test::tensor_parallel_plans(2);
+    options.ranks = seed % 3 == 0 ? 2 : 4;
+    options.ranks_a_key = seed % 3 == 1 ? 4 : 2;
+    options.queries_a_key = 1 + static_cast<std::int64_t>(seed / 2 % 2);
+    options.mixed = seed % 5 == 4;
+    options.plans.uncut = seed >= 510;
+    if (options.ranks == 4) options.plans.max_pp = 1;
+    options.plans.recompute = static_cast<Recompute>(seed / 4 % kRecomputeModes);
+    check(test::by_heads_plan(seed, options), seed, worst);
+  }
+  CHECK(worst.features.travelling >= 18);
+  CHECK(worst.features.with_prefix >= 4);
+  CHECK(worst.features.full >= 3);
+  worst.print();
+}
+
 TEST_CASE("ranks by heads: rounds of ranks that share weights") {
   Worst worst;
   for (std::uint64_t seed = 400; seed < 412; ++seed) {
@@ -392,10 +412,11 @@ TEST_CASE("ranks by heads: ranks that do not divide the heads of keys are refuse
   const Plan plan = test::by_heads_plan(800, options);
   CHECK(cuda::why_not_plan(plan) == std::nullopt);
   Plan wrong = plan;
+  wrong.model.heads = 3;
   wrong.model.kv_heads = 1;
   CHECK(cuda::why_not_plan(wrong) ==
         "RankDevice: an exchange by heads needs ranks that divide the 1 heads of keys of a device, "
-        "got 2");
+        "or are a multiple of them that divides its 3 heads of queries, got 2");
 }
 
 }  // namespace by_heads_test

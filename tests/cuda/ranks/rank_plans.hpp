@@ -46,14 +46,14 @@ inline RandomPlanOptions tensor_parallel_plans(std::int32_t tp) {
   return options;
 }
 
-/// Has samples go by heads where the ranks of their group divide a device's heads of keys, with
+/// Has samples go by heads where the ranks of their group divide a device's heads, with
 /// `mixed` two in three of them.
 inline void exchange_by_heads(Plan& plan, std::uint64_t seed, bool mixed) {
   Random random(seed + 31'000);
   std::vector<bool> by_heads;
   for (const GroupId group : plan.sample_group) {
     const auto ranks = static_cast<std::int64_t>(plan.groups[index(group)].size());
-    const bool divides = plan.model.kv_heads / plan.parallel.tp % ranks == 0;
+    const bool divides = divides_heads(plan.model, plan.parallel.tp, ranks);
     by_heads.push_back(divides && (!mixed || random.chance(2, 3)));
   }
   for (MicroPack& pack : plan.micropacks) {

@@ -738,7 +738,7 @@ class BasicDevice {
     std::vector<SegmentKeys<Number>> all;
     for (const runtime::SegmentMemory& segment : call.segments) {
       const KeptKeys& kept = segment.kept;
-      const bool backward = pass == Pass::backward, by_heads = backward && kept.parts > 1;
+      const bool backward = pass == Pass::backward, by_heads = backward && kept.by_heads;
       const std::int64_t width = part_.key_width();
       const auto take = [&](bool needed, Tokens rows, std::int64_t cols) {
         return needed ? workspace.take(rows.value, cols) : Out{};
@@ -757,7 +757,7 @@ class BasicDevice {
         *part = take(by_heads && !kept.pages, segment.slice.end, width / kept.parts);
       }
       keys.queries = take(by_heads && call.recompute == Recompute::full, segment.slice.length(),
-                          part_.query_width() / kept.parts);
+                          part_.query_width() / segment.shard.ranks);
     }
     return all;
   }

@@ -51,9 +51,8 @@ class SliceAttention {
         call_(call),
         segment_(segment),
         width_(model.key_width()),
-        own_(math, heads_of(model, 1), page, segment.shard, segment, here.own, layer, layers),
-        heads_(math, heads_of(model, segment.kept.parts), page, call, segment, here, layer,
-               layers) {}
+        own_(math, heads_of(model), page, segment.shard, segment, here.own, layer, layers),
+        heads_(math, part_of_heads(model, segment), page, call, segment, here, layer, layers) {}
 
   /// Stores keys and values of one piece, if there are pages of own ones.
   void store(const PieceRows<Number>& rows, In key, In value) const {
@@ -105,12 +104,22 @@ class SliceAttention {
   using Keys = KeyRun<Number>;
   using Queries = QueryRun<Number>;
 
-  [[nodiscard]] static AttentionShape heads_of(const ModelShape& model, std::int64_t parts) {
-    return {0, 0, {}, {}, model.heads / parts, model.kv_heads / parts, model.head_dim};
+  /// All heads.
+  [[nodiscard]] static AttentionShape heads_of(const ModelShape& model) {
+    return {0, 0, {}, {}, model.heads, model.kv_heads, model.head_dim};
+  }
+  /// Those of a rank where the slice goes by heads.
+  [[nodiscard]] static AttentionShape part_of_heads(const ModelShape& model,
+                                                    const runtime::SegmentMemory& segment) {
+    AttentionShape part = heads_of(model);
+    if (!segment.kept.by_heads) return part;
+    part.heads /= segment.shard.ranks;
+    part.kv_heads /= segment.kept.parts;
+    return part;
   }
 
   /// Whether each rank has a part of the heads.
-  [[nodiscard]] bool by_heads() const { return segment_.kept.parts > 1; }
+  [[nodiscard]] bool by_heads() const { return segment_.kept.by_heads; }
   /// Whether one rank owns the whole sample up to the slice's end, so that nothing travels: ranks
   /// that wait for each other at every short slice of a pack take longer for that than for its
   /// rows.

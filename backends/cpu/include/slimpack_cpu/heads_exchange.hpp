@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -68,12 +69,12 @@ class HeadsAttention {
     const std::size_t mark = workspace.mark();
     const Messages given = of_own(workspace, out);
     for_each_own(pieces, [&](std::int64_t rank, const PieceRows<Number>& rows, std::size_t) {
-      pack(given.rows(rank, 0, place(rows), rows.rows), rows.query, rank, q);
+      pack(given.rows(rank, 0, place(rows), rows.rows), rows.query, queries_of(rank), q);
       if (!stores) return;
       for (const auto& [column, all] :
            {std::pair{std::size_t{1}, here_.own.key}, {std::size_t{2}, here_.own.value}}) {
         pack(given.rows(rank, column, place(rows), rows.rows),
-             detail::rows(all, place(rows), rows.rows, k * segment_.shard.ranks), rank, k);
+             detail::rows(all, place(rows), rows.rows, k * segment_.kept.parts), keys_of(rank), k);
       }
     });
     exchange(given, taken, link);
@@ -103,8 +104,9 @@ class HeadsAttention {
     const Messages come = of_own(workspace, home);
     exchange(made, come, link);
     for_each_own(pieces, [&](std::int64_t rank, const PieceRows<Number>& rows, std::size_t) {
-      unpack(rows.attention, come.rows(rank, 0, place(rows), rows.rows), rank, q);
-      unpack(rows.log_sum, come.rows(rank, 1, place(rows), rows.rows), rank, part_.heads);
+      const PartOfRow part = queries_of(rank);
+      unpack(rows.attention, come.rows(rank, 0, place(rows), rows.rows), part, q);
+      unpack(rows.log_sum, come.rows(rank, 1, place(rows), rows.rows), part, part_.heads);
     });
   }
 
@@ -123,10 +125,10 @@ class HeadsAttention {
       const auto part = [&](std::size_t column) {
         return given.rows(rank, column, place(rows), rows.rows);
       };
-      pack(part(0), scratch[piece].dattention, rank, q);
-      pack(part(1), rows.log_sum, rank, heads);
+      pack(part(0), scratch[piece].dattention, queries_of(rank), q);
+      pack(part(1), rows.log_sum, queries_of(rank), heads);
       make_delta(part(2), rows, scratch[piece].dattention, rank);
-      if (here_.queries.empty()) pack(part(3), rows.query, rank, q);
+      if (here_.queries.empty()) pack(part(3), rows.query, queries_of(rank), q);
     });
     exchange(given, taken, link);
 
@@ -155,9 +157,11 @@ class HeadsAttention {
       const auto part = [&](std::size_t column) {
         return come.rows(rank, column, place(rows), rows.rows);
       };
-      unpack(scratch[piece].dquery, part(0), rank, q);
-      unpack(scratch[piece].dkey, part(1), rank, k);
-      unpack(scratch[piece].dvalue, part(2), rank, k);
+      unpack(scratch[piece].dquery, part(0), queries_of(rank), q);
+      // Of ranks with the same keys each has what its queries add.
+      const bool adds = rank % copies() > 0;
+      unpack(scratch[piece].dkey, part(1), keys_of(rank), k, adds);
+      unpack(scratch[piece].dvalue, part(2), keys_of(rank), k, adds);
     });
   }
 
@@ -251,24 +255,43 @@ class HeadsAttention {
     }
   }
 
-  /// The part of a rank's heads, `width` numbers, of a row of all heads.
-  template <class Rows>
-  [[nodiscard]] Rows part_of_row(Rows all, std::int64_t row, std::int64_t rank,
-                                 std::int64_t width) const {
-    return detail::row(all, row * segment_.shard.ranks + rank, width);
+  /// Which of so many equal parts of a row of all heads.
+  struct PartOfRow {
+    std::int64_t part = 0, parts = 1;
+  };
+  [[nodiscard]] PartOfRow queries_of(std::int64_t rank) const {
+    return {rank, segment_.shard.ranks};
   }
-  /// Copies a rank's heads out of rows of all heads.
-  void pack(Out part, In all, std::int64_t rank, std::int64_t width) const {
+  [[nodiscard]] PartOfRow keys_of(std::int64_t rank) const {
+    return {rank / copies(), segment_.kept.parts};
+  }
+  /// Ranks that have the same keys, one behind the other.
+  [[nodiscard]] std::int64_t copies() const { return segment_.shard.ranks / segment_.kept.parts; }
+
+  /// A part of a row, `width` numbers.
+  template <class Rows>
+  [[nodiscard]] static Rows part_of_row(Rows all, std::int64_t row, PartOfRow of,
+                                        std::int64_t width) {
+    return detail::row(all, row * of.parts + of.part, width);
+  }
+  /// Copies a part out of rows of all heads.
+  static void pack(Out part, In all, PartOfRow of, std::int64_t width) {
     const auto count = static_cast<std::int64_t>(part.size()) / width;
     for (std::int64_t r = 0; r < count; ++r) {
-      std::ranges::copy(part_of_row(all, r, rank, width), detail::row(part, r, width).begin());
+      std::ranges::copy(part_of_row(all, r, of, width), detail::row(part, r, width).begin());
     }
   }
-  /// Copies a rank's heads into rows of all heads.
-  void unpack(Out all, In part, std::int64_t rank, std::int64_t width) const {
+  /// Copies or adds a part into rows of all heads.
+  static void unpack(Out all, In part, PartOfRow of, std::int64_t width, bool adds = false) {
     const auto count = static_cast<std::int64_t>(part.size()) / width;
     for (std::int64_t r = 0; r < count; ++r) {
-      std::ranges::copy(detail::row(part, r, width), part_of_row(all, r, rank, width).begin());
+      const In from = detail::row(part, r, width);
+      const Out to = part_of_row(all, r, of, width);
+      if (adds) {
+        std::ranges::transform(to, from, to.begin(), std::plus<Number>{});
+      } else {
+        std::ranges::copy(from, to.begin());
+      }
     }
   }
   /// The sums of output times its gradient of one rank's heads, row by row: they have no place in
@@ -280,8 +303,8 @@ class HeadsAttention {
     row.rows = 1;
     for (std::int64_t r = 0; r < rows.rows; ++r) {
       math_.attention_delta(detail::row(delta, r, part_.heads),
-                            part_of_row(In(rows.attention), r, rank, q),
-                            part_of_row(dattention, r, rank, q), row);
+                            part_of_row(In(rows.attention), r, queries_of(rank), q),
+                            part_of_row(dattention, r, queries_of(rank), q), row);
     }
   }
 

@@ -628,7 +628,7 @@ class RankDevice {
   /// Attention with one head of keys; nothing where no slice goes by heads.
   [[nodiscard]] AttentionWay by_heads(const runtime::PackCall& call, AttentionShape shape) const {
     if (std::ranges::none_of(call.segments, travels_by_heads)) return {};
-    shape.heads /= shape.kv_heads;
+    shape.heads /= std::max(shape.kv_heads, static_cast<std::int32_t>(call.ring.members.size()));
     shape.kv_heads = 1;
     return {shape, attention_tiles(shape, path_of(shape)), path_of(shape)};
   }

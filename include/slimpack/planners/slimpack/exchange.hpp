@@ -44,10 +44,9 @@ namespace detail {
   return modes;
 }
 
-/// Whether a group of so many ranks may exchange by heads (rule 0).
-[[nodiscard]] constexpr bool divides_heads(const Plan& plan, std::size_t ranks) noexcept {
-  return ranks > 1 &&
-         plan.model.kv_heads / plan.parallel.tp % static_cast<std::int64_t>(ranks) == 0;
+/// Whether several ranks may exchange by heads (rule 0).
+[[nodiscard]] constexpr bool may_divide_heads(const Plan& plan, std::size_t ranks) noexcept {
+  return ranks > 1 && divides_heads(plan.model, plan.parallel.tp, static_cast<std::int64_t>(ranks));
 }
 
 /// For each of `packs`, the first of them that it is joined to by samples that packs have in
@@ -84,7 +83,7 @@ inline void exchange_by_heads(Plan& plan) {
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     if (pack.pass != Pass::weight &&
-        detail::divides_heads(plan, plan.groups[index(pack.group)].size())) {
+        detail::may_divide_heads(plan, plan.groups[index(pack.group)].size())) {
       packs.push_back(i);
     }
   }

@@ -65,7 +65,7 @@ class SamplePrices {
                                   bool even) const {
     const std::int64_t alone = price(sample, 1, 0, false, true);
     if (ranks == 1) return alone;
-    const bool heads = divides_heads(plan_, static_cast<std::size_t>(ranks));
+    const bool heads = may_divide_heads(plan_, static_cast<std::size_t>(ranks));
     std::int64_t time = price(sample, ranks, far, !even && by_heads_[sample], even);
     if (even && heads) time = std::min(time, price(sample, ranks, far, true, even));
     return std::max((alone + ranks - 1) / ranks, time);

@@ -209,7 +209,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     load.filled_pairs2 = part(load.filled_pairs2);
     load.keys = part(load.keys);
     if (ranks == 1 || !exposed) return load;
-    if (divides_heads(plan, static_cast<std::size_t>(ranks))) {
+    if (may_divide_heads(plan, static_cast<std::size_t>(ranks))) {
       load.heads_sent = load.tokens;
       load.alone_pairs2 = load.pairs2;
       load.alone_filled_pairs2 = load.filled_pairs2;

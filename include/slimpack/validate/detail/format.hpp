@@ -230,17 +230,22 @@ inline void check_groups(const Plan& plan, Findings& found, Sound& sound) {
   }
 }
 
-/// An exchange by heads gives each rank of a group as many of the keys' heads.
+/// An exchange by heads gives each rank of a group as many heads of queries, and as many heads of
+/// keys or one that several ranks have.
 inline void check_by_heads(const Plan& plan, const MicroPack& pack, const Where& where,
                            Findings& found) {
   if (std::ranges::find(pack.exchange, RingMode::by_heads) == pack.exchange.end()) return;
   if (plan.version < 3) found.add(0, "micropack", where, "exchange by heads needs version 3");
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-  const std::int64_t heads = plan.parallel.tp > 0 ? plan.model.kv_heads / plan.parallel.tp : 0;
-  if (ranks > 0 && heads % ranks != 0) {
+  const std::int64_t tp = std::max(plan.parallel.tp, 1);
+  const std::int64_t keys = plan.model.kv_heads / tp, queries = plan.model.heads / tp;
+  const bool own_keys = ranks > 0 && keys % ranks == 0;
+  const bool one_key = ranks > 0 && keys > 0 && ranks % keys == 0 && queries % ranks == 0;
+  if (ranks > 0 && !own_keys && !one_key) {
     found.add(0, "micropack", where, [&] {
-      return "exchange by heads needs a number of ranks that divides the " + std::to_string(heads) +
-             " key heads of a device, got " + std::to_string(ranks);
+      return "exchange by heads needs a number of ranks that divides the " + std::to_string(keys) +
+             " key heads of a device, or is a multiple of them that divides its " +
+             std::to_string(queries) + " query heads, got " + std::to_string(ranks);
     });
   }
 }

@@ -28,9 +28,6 @@ struct TokenBytes {
   Size hidden;                                        ///< a hidden state, or its gradient
   Size kv_forward, kv_backward;                       ///< exchange of keys and values
   Size q_forward, q_backward;                         ///< exchange of queries
-  /// Exchange by heads: of a slice's token that the rank owns; of any, of whose heads each rank has
-  /// a part; of any of a whole sample. Last where B makes attention again.
-  std::array<Size, 3> heads_forward, heads_backward, heads_again;
 };
 
 /// Whether tensor-parallel devices split hidden states by rows and the rest by width, which version
@@ -77,15 +74,33 @@ struct TokenBytes {
   bytes.kv_backward = bytes.kv_forward + (k * 4 * g).part(tp);
   bytes.q_forward = ((q * 2 * e + heads * t) * 2).part(tp);
   bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
-  const Size queries = q * e, keys = k * 2 * e, statistics = heads * t;
-  bytes.heads_forward = {(queries + keys + statistics).part(tp),
-                         (queries * 3 + keys + statistics).part(tp), Size{}};
+  return bytes;
+}
+
+/// Ranks of a group by heads that have the same keys.
+[[nodiscard]] inline std::int64_t ranks_of_a_key(const Plan& plan, std::int64_t ranks) {
+  const std::int64_t keys = std::max<std::int64_t>(1, plan.model.kv_heads / plan.parallel.tp);
+  return std::max<std::int64_t>(1, ranks / keys);
+}
+
+/// Buffers of an exchange by heads between `ranks`: of a slice's token that the rank owns; of any,
+/// of whose heads each rank has a part; of any of a whole sample. `again`: B makes attention again.
+[[nodiscard]] inline std::array<Size, 3> bytes_by_heads(const Plan& plan, std::int64_t ranks,
+                                                        Pass pass, bool again) {
+  const ModelShape& model = plan.model;
+  const std::int64_t tp = plan.parallel.tp;
+  const Size e = model.bytes_per_element, t = std::max<std::int64_t>(model.bytes_per_element, 4);
+  const Size queries = Size{model.heads} * model.head_dim * e, statistics = Size{model.heads} * t;
+  const Size key_values = Size{model.kv_heads} * model.head_dim * 2 * ranks_of_a_key(plan, ranks);
+  const Size keys = key_values * e, sums = key_values * plan.memory.gradient_bytes;
+  if (pass == Pass::forward) {
+    return {(queries + keys + statistics).part(tp), (queries * 3 + keys + statistics).part(tp),
+            Size{}};
+  }
   const Size there = queries * 2 + statistics * 3, home = queries + keys;
   const Size message = std::max(there, home), attended = queries * 3 + statistics * 4;
-  bytes.heads_backward = {message.part(tp), (message + attended).part(tp), (k * 2 * g).part(tp)};
-  bytes.heads_again = {message.part(tp), (message + attended + queries).part(tp),
-                       (k * 2 * g + keys).part(tp)};
-  return bytes;
+  if (!again) return {message.part(tp), (message + attended).part(tp), sums.part(tp)};
+  return {message.part(tp), (message + attended + queries).part(tp), (sums + keys).part(tp)};
 }
 
 /// Tokens of [0, end) that place `place` of `ranks` owns: whole blocks of its two turns, and its
@@ -171,7 +186,8 @@ class Parts {
       // Bytes a layer of keys and values in pages, and of their gradients: of own tokens, or by
       // heads a part of all tokens'.
       const auto kept_of = [&](std::size_t sample, Size tokens, Size each) {
-        return by_heads_[sample] ? tokens * each.part(ranks) : tokens * each;
+        if (!by_heads_[sample]) return tokens * each;
+        return tokens * each.part(ranks / ranks_of_a_key(plan_, ranks));
       };
       const auto pages = [&](std::size_t sample, Tokens end) {
         const std::int64_t page = plan_.memory.page_tokens.value;
@@ -339,10 +355,8 @@ class Parts {
   /// Buffers of all slices by heads that several ranks own, of the rank that owns most.
   [[nodiscard]] Size by_heads(const MicroPack& pack) const {
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
-    const bool again = pack.recompute == Recompute::full;
-    const auto& each = pack.pass == Pass::forward ? bytes_.heads_forward
-                       : again                    ? bytes_.heads_again
-                                                  : bytes_.heads_backward;
+    const std::array<Size, 3> each =
+        bytes_by_heads(plan_, ranks, pack.pass, pack.recompute == Recompute::full);
     std::vector<Size> own(static_cast<std::size_t>(ranks));
     Size all;
     for (std::size_t i = 0; i < pack.exchange.size(); ++i) {

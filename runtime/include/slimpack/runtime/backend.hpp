@@ -54,7 +54,7 @@ struct PieceMemory {
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
 /// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
-/// values in row i; by heads (`KeptKeys::parts` > 1) so has any token of the sample, of the rank's
+/// values in row i; by heads (`KeptKeys::by_heads`) so has any token of the sample, of the rank's
 /// part of the heads, with key widths divided by the parts. `gradients` exists in B only. What
 /// `kept` leaves out, which it does only where the slice is the whole sample, has its place in the
 /// unit's workspace, layer by layer: keys and values, which B then makes again from the layers'

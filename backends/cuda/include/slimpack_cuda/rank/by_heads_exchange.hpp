@@ -56,14 +56,14 @@ class HeadSetExchange {
     const auto to = given(i, HeadWay::forward);
     const HeadMessage first = mine(to, HeadWay::forward, i);
     split(first.query, to, places_.arena.rows<Bf16>(q_), of(tables_.query, layer), q_, i);
-    split(first.key, to, key, stored, k_, i);
-    split(first.value, to, value, stored, k_, i);
+    split_keys(first.key, to, key, stored, i);
+    split_keys(first.value, to, value, stored, i);
     begin(to, taken(i, HeadWay::forward), link);
     if (tables_.all.loose == 0) return;
     const HeadMemory::Piece& memory = memory_.pieces[i];
     for (const bool values : {false, true}) {
       const auto apart = given_apart(i, values);
-      split(elements<Bf16>(apart.front()), apart, values ? value : key, loose, k_, i);
+      split_keys(elements<Bf16>(apart.front()), apart, values ? value : key, loose, i);
       begin(apart, taken_apart(i, values ? memory.value : memory.key), link);
     }
   }
@@ -243,23 +243,29 @@ class HeadSetExchange {
 
   // --- what goes into them and comes out ---
 
-  /// One matrix of the messages to or from all ranks, of which `first` is that of the first.
+  /// One matrix of the messages to or from ranks.
   template <class Element>
   struct Columns {
     DeviceSpan<Element> parts;
     ColumnShape shape;
   };
+  /// Of every `step`-th rank from `from` on; `first` is the matrix of the first of all.
   template <class Element>
   [[nodiscard]] Columns<Element> columns(DeviceSpan<Element> first, const Messages& messages,
-                                         std::int64_t width, std::size_t i) const {
+                                         std::int64_t width, std::size_t i, std::int64_t from = 0,
+                                         std::int64_t step = 1) const {
     const HeadPiece& piece = tables_.pieces[i];
-    const auto ranks = static_cast<std::int64_t>(messages.size());
-    const std::int64_t stride =
+    const std::int64_t members = static_cast<std::int64_t>(messages.size()) / step;
+    const std::int64_t message =
         (messages[1].data() - messages[0].data()) / static_cast<std::int64_t>(sizeof(Element));
-    const std::int64_t head = first.size / piece.heads;
-    return {{first.data, (ranks - 1) * stride + first.size},
-            {head / (width / ranks / tables_.heads), width, ranks, stride, tables_.heads,
+    const std::int64_t stride = step * message, head = first.size / piece.heads;
+    return {{first.data + from * message, (members - 1) * stride + first.size},
+            {head / (width / members / tables_.heads), width, members, stride, tables_.heads,
              piece.first, piece.heads, head}};
+  }
+  /// Ranks that have the same keys, one behind the other.
+  [[nodiscard]] std::int64_t copies() const {
+    return static_cast<std::int64_t>(tables_.ranks.size()) / places_.by_heads_parts();
   }
   template <class Element>
   void split(DeviceSpan<Element> first, const Messages& messages, DeviceSpan<Element> whole,
@@ -268,6 +274,15 @@ class HeadSetExchange {
     const Columns<Element> to = columns(first, messages, width, i);
     split_columns(to.parts, whole, table, to.shape, stream_);
   }
+  /// The same of keys or values, for all ranks that have a head.
+  void split_keys(DeviceSpan<Bf16> first, const Messages& messages, DeviceSpan<Bf16> whole,
+                  DeviceSpan<const std::int32_t> table, std::size_t i) const {
+    if (first.size == 0) return;
+    for (std::int64_t copy = 0; copy < copies(); ++copy) {
+      const Columns<Bf16> to = columns(first, messages, k_, i, copy, copies());
+      split_columns(to.parts, whole, table, to.shape, stream_);
+    }
+  }
   template <class Element>
   void join(DeviceSpan<Element> whole, DeviceSpan<Element> first, const Messages& messages,
             DeviceSpan<const std::int32_t> table, std::int64_t width, std::size_t i) const {
@@ -275,13 +290,15 @@ class HeadSetExchange {
     const Columns<Element> from = columns(first, messages, width, i);
     join_columns(whole, from.parts, table, from.shape, stream_);
   }
-  /// To the gradients of the set's own rows.
+  /// To the gradients of the set's own rows; ranks with the same keys have what their queries add.
   void add(DeviceSpan<float> whole, DeviceSpan<Bf16> first, const Messages& messages,
            std::size_t i) const {
     if (first.size == 0) return;
-    const Columns<Bf16> from = columns(first, messages, k_, i);
-    add_columns(rows_at(whole, tables_.first_gradient, from.shape.rows, k_), from.parts, from.shape,
-                stream_);
+    for (std::int64_t copy = 0; copy < copies(); ++copy) {
+      const Columns<Bf16> from = columns(first, messages, k_, i, copy, copies());
+      add_columns(rows_at(whole, tables_.first_gradient, from.shape.rows, k_), from.parts,
+                  from.shape, stream_);
+    }
   }
   /// A matrix of a rank's message into the rows of all ranks, or out of them.
   template <class Element>

@@ -81,7 +81,7 @@ struct ByHeadsTables {
 
 /// Whether the ranks of a group exchange a slice by heads: one rank's own tokens do not travel.
 [[nodiscard]] inline bool travels_by_heads(const runtime::SegmentMemory& segment) noexcept {
-  return segment.kept.parts > 1;
+  return segment.kept.by_heads;
 }
 
 /// What a pass of attention has to tell apart: gradients are nothing to F.

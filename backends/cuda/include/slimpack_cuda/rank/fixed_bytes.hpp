@@ -48,11 +48,11 @@ inline constexpr std::int64_t kTableRounding = 16;
 /// and attention's, which has each head apart; or attention's of all heads on the rank that has
 /// them.
 [[nodiscard]] inline std::int64_t by_heads_table_bytes(const runtime::Segment& segment,
-                                                       std::int64_t parts, std::int64_t layers,
+                                                       bool travels, std::int64_t layers,
                                                        std::int64_t heads, std::int64_t page) {
   const CpShard& shard = segment.shard;
   const std::int64_t rows = segment.rows.value, end = segment.slice.end.value;
-  if (parts == 1) {
+  if (!travels) {
     return attention_table_bytes(layers, static_cast<std::int64_t>(segment.pieces.size()), rows,
                                  end, 1, page);
   }
@@ -79,9 +79,9 @@ inline constexpr std::int64_t kTableRounding = 16;
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;
     if (segment.exchange == RingMode::by_heads) {
-      by_heads +=
-          by_heads_table_bytes(segment, program.keys[index(segment.slice.sample)].parts, layers,
-                               plan.model.kv_heads / plan.parallel.tp / shard.ranks, page);
+      const KeptKeys& kept = program.keys[index(segment.slice.sample)];
+      by_heads += by_heads_table_bytes(segment, kept.by_heads, layers,
+                                       plan.model.kv_heads / plan.parallel.tp / kept.parts, page);
       continue;
     }
     const Tokens all = largest_owned(shard.ranks, shard.block, Tokens{0}, segment.slice.end);

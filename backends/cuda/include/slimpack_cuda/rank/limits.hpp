@@ -76,10 +76,15 @@ namespace slimpack::cuda {
   }
   for (const MicroPack& pack : plan.micropacks) {
     const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-    const std::int64_t heads = model.kv_heads / plan.parallel.tp;
-    if (heads % ranks == 0 || std::ranges::count(pack.exchange, RingMode::by_heads) == 0) continue;
-    return "RankDevice: an exchange by heads needs ranks that divide the " + std::to_string(heads) +
-           " heads of keys of a device, got " + std::to_string(ranks);
+    if (divides_heads(model, plan.parallel.tp, ranks) ||
+        std::ranges::count(pack.exchange, RingMode::by_heads) == 0) {
+      continue;
+    }
+    return "RankDevice: an exchange by heads needs ranks that divide the " +
+           std::to_string(model.kv_heads / plan.parallel.tp) +
+           " heads of keys of a device, or are a multiple of them that divides its " +
+           std::to_string(model.heads / plan.parallel.tp) + " heads of queries, got " +
+           std::to_string(ranks);
   }
   return std::nullopt;
 }

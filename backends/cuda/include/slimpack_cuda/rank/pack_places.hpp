@@ -3,6 +3,7 @@
 // lie.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -54,11 +55,11 @@ struct UnitKeys {
 [[nodiscard]] inline UnitKeys unit_keys(const runtime::PackCall& call, Pass pass) {
   UnitKeys keys;
   for (const runtime::SegmentMemory& segment : call.segments) {
-    if (segment.kept.parts > 1) keys.head_keys += segment.rows.value;
+    if (segment.kept.by_heads) keys.head_keys += segment.rows.value;
   }
   std::int64_t by_heads = 0, others = keys.head_keys;
   for (const runtime::SegmentMemory& segment : call.segments) {
-    const bool heads = segment.kept.parts > 1;
+    const bool heads = segment.kept.by_heads;
     const bool travels = heads && pass == Pass::forward;
     keys.key_row.push_back(travels ? by_heads : keys.keys);
     std::int64_t& rows = heads ? by_heads : others;
@@ -112,8 +113,11 @@ struct PackPlaces {
            (layer_count() * 2 * model.key_width() / segment.kept.parts);
   }
   /// Heads of keys of each rank, where slices go by heads.
-  [[nodiscard]] std::int64_t by_heads_heads() const {
-    return model.kv_heads / static_cast<std::int64_t>(call.ring.members.size());
+  [[nodiscard]] std::int64_t by_heads_heads() const { return model.kv_heads / by_heads_parts(); }
+  /// The parts that they make: each is on one rank or, of one head, on several, one behind the
+  /// other.
+  [[nodiscard]] std::int64_t by_heads_parts() const {
+    return std::min(model.kv_heads, static_cast<std::int64_t>(call.ring.members.size()));
   }
   /// The row of the gradient of segment `i`'s own key 0 in a layer: among all of the arena, where
   /// that of its value comes own_tokens behind, or in the unit's workspace.
