@@ -126,6 +126,40 @@ TEST_CASE("heads_pipeline: as operations one by one, between its bounds, rising 
   }
 }
 
+/// What an exchange needs of the terms of a cost model.
+struct HeadTerms {
+  ModelShape shape;
+  [[nodiscard]] const ModelShape& model() const { return shape; }
+  [[nodiscard]] RingBytes ring() const { return ring_bytes(shape, {2, 4, 4}); }
+  [[nodiscard]] static Picos taken_by_collective(Picos) { return 0; }
+};
+
+TEST_CASE("heads_beside: a head of keys on several ranks travels as often as heads of their own") {
+  StageLoad stage;
+  stage.layers = 3;
+  stage.node_ranks = 8;
+  for (const std::int64_t ranks : {16, 32}) {
+    HeadTerms few{test::llama_7b()}, own = few;
+    few.shape.kv_heads = 8;
+    own.shape.kv_heads = ranks;
+    REQUIRE(divides_heads(few.shape, 1, ranks));
+    CHECK(key_copies(few.shape, 1, ranks) == ranks / 8);
+    PackLoad load;
+    load.ranks = ranks;
+    load.heads_sent = Tokens{1000};
+    for (const bool back : {false, true}) {
+      const auto time = [&](const HeadTerms& terms) {
+        return heads_beside(terms, Picos{1'000'000}, load, stage, back, {3.0, 5}, {7.0, 9}, 0);
+      };
+      CHECK(time(few) == time(own));
+      CHECK(time(few) > 0);
+    }
+  }
+  CHECK(key_copies(test::llama_7b(), 4, 8) == 1);
+  CHECK_FALSE(divides_heads(test::llama_7b(), 1, 64));
+  CHECK_FALSE(divides_heads(test::llama_7b(), 1, 24));
+}
+
 TEST_CASE("head_sets_of: whole slices by their middle, of as many sets as heads leave pieces") {
   Plan plan;
   plan.version = 3;

@@ -17,6 +17,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/layer_bytes.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/ring_order.hpp"
 
