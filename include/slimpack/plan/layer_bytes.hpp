@@ -130,7 +130,7 @@ struct HeadBytes {
   std::int64_t keys = 0;           ///< keys and values, or what their gradients travel as
   std::int64_t key_gradients = 0;  ///< their gradients, as they are summed
   std::int64_t statistics = 0;     ///< one for each head
-  std::int64_t devices = 1;
+  std::int64_t devices = 1;        ///< tensor-parallel ones, each of which has a part
   friend bool operator==(const HeadBytes&, const HeadBytes&) = default;
 };
 
