@@ -83,7 +83,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     }
     const std::size_t degrees = space_.add("", &RoundSettings::degrees, sizes, {.ordered = true});
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
-    space_.add("", &RoundSettings::exposed, {true, false});
+    const std::size_t waits = space_.add("", &RoundSettings::exposed, {true, false});
     const std::size_t pack = space_.add("", &RoundSettings::pack, {64, 1});
     for (const Recompute each : modes) {
       for (const bool exposed : {false, true}) {
@@ -96,6 +96,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     for (std::size_t i = 0; i < modes.size(); ++i) {
       space_.start({{mode, i}, {block, middle}, {degrees, of_node}});
       space_.start({{mode, i}, {degrees, of_node}});
+      space_.start({{mode, i}, {degrees, of_node}, {waits, 1}});
       space_.start({{mode, i}, {quarters, 1}});
       space_.start({{mode, i}, {pack, 1}});
       space_.start({{mode, i}, {room, 1}, {block, middle}});
