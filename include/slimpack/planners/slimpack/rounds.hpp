@@ -97,6 +97,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       space_.start({{mode, i}, {block, middle}, {degrees, of_node}});
       space_.start({{mode, i}, {degrees, of_node}});
       space_.start({{mode, i}, {degrees, of_node}, {waits, 1}});
+      space_.start({{mode, i}, {degrees, sizes.size() - 1}});
       space_.start({{mode, i}, {quarters, 1}});
       space_.start({{mode, i}, {pack, 1}});
       space_.start({{mode, i}, {room, 1}, {block, middle}});
