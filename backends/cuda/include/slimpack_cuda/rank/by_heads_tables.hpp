@@ -67,8 +67,8 @@ struct ByHeadsTables {
   std::int64_t heads = 0;          ///< of keys that the rank attends with
   std::vector<ByHeadsRows> ranks;  ///< by rank of the group
   ByHeadsRows all;                 ///< of all ranks
-  std::int64_t sums =
-      0;  ///< workspace rows of a head's gradients of keys, with those of sets before
+  /// Workspace rows of a head's gradients of keys, with those of sets before.
+  std::int64_t sums = 0;
   std::int64_t first_gradient = 0;  ///< of the own rows of all sets: the first
   std::vector<TablePart<std::int32_t>> query, output,
       log_sum;                               ///< by layer: rows of the arena of the own tokens
