@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,9 +12,11 @@
 
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/queue_segments.hpp"
+#include "slimpack/planners/slimpack/split_packs.hpp"
 #include "slimpack/planners/slimpack/spread_samples.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/random_heads_plan.hpp"
@@ -45,16 +48,8 @@ TEST_CASE("queue_segments: on one stage short samples first means narrow groups 
   CHECK(sizes(QueueOrder::long_first, true) == std::vector<std::size_t>{3, 2, 1, 1, 1});
 }
 
-/// A plan of one stage whose ranks run each pack forward and then backward at once.
-Plan one_by_one(std::uint64_t seed, bool by_heads = false) {
-  test::RandomPlanOptions options;
-  options.pp = options.chunks = 1;
-  options.tp = 1 + static_cast<std::int32_t>(seed % 2);
-  options.same_cuts = options.uncut = true;
-  options.recompute = Recompute::none;
-  options.large_model = true;
-  options.version = 2;
-  Plan plan = by_heads ? test::random_heads_plan(seed, options) : test::random_plan(seed, options);
+/// Lets ranks run each pack forward and then backward at once.
+void run_at_once(Plan& plan) {
   std::vector<std::size_t> forward, backward;
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     (plan.micropacks[i].pass == Pass::forward ? forward : backward).push_back(i);
@@ -75,6 +70,19 @@ Plan one_by_one(std::uint64_t seed, bool by_heads = false) {
     device.order.push_back({UnitKind::reduce, {}, 0});
     device.order.push_back({UnitKind::optimizer, {}, 0});
   }
+}
+
+/// A plan of one stage whose ranks run each pack forward and then backward at once.
+Plan one_by_one(std::uint64_t seed, bool by_heads = false) {
+  test::RandomPlanOptions options;
+  options.pp = options.chunks = 1;
+  options.tp = 1 + static_cast<std::int32_t>(seed % 2);
+  options.same_cuts = options.uncut = true;
+  options.recompute = Recompute::none;
+  options.large_model = true;
+  options.version = 2;
+  Plan plan = by_heads ? test::random_heads_plan(seed, options) : test::random_plan(seed, options);
+  run_at_once(plan);
   return plan;
 }
 
@@ -146,6 +154,71 @@ TEST_CASE("fit_modes: where the leanest pack by heads does not fit its ranks exc
   }
   CHECK(changed > 20);
   CHECK(kept > 20);
+}
+
+TEST_CASE("split_packs: parts hold the same samples, fit, and take no longer") {
+  std::int64_t cut = 0, whole = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Plan none = one_by_one(seed, seed % 3 == 0);
+    REQUIRE(validate(none).valid());
+    Plan full = none;
+    for (MicroPack& pack : full.micropacks) {
+      if (pack.pass == Pass::backward) pack.recompute = Recompute::full;
+    }
+    const auto peak = [](const Plan& one) {
+      return std::ranges::max(validate(one).worst_case_peak);
+    };
+    const Bytes most = peak(none), least = peak(full);
+    for (const std::int64_t eighths : {2, 4, 6, 16}) {
+      Plan fitted = none;
+      fitted.memory.reserved = {};
+      fitted.memory.capacity = least + Bytes{std::abs((most - least).value) * eighths / 8};
+      Plan plan = fitted;
+      planners::fit_modes(fitted);
+      planners::split_packs(plan, [](Plan& settled) { planners::fit_modes(settled); });
+      run_at_once(plan);
+      CHECK(validate(plan).valid());
+      // What was one pack takes no longer, also where several packs have its samples now.
+      const PricedPlan before(fitted), after(plan);
+      const auto now = planners::detail::twin_packs(plan);
+      for (const auto& [forward, backward] : planners::detail::twin_packs(fitted)) {
+        const MicroPack& pack = fitted.micropacks[index(forward)];
+        std::vector<planners::detail::TwinPacks> parts;
+        std::vector<Slice> slices;
+        for (const planners::detail::TwinPacks& twins : now) {
+          const std::vector<Slice>& own = plan.micropacks[index(twins.first)].slices;
+          if (std::ranges::find(pack.slices, own.front()) == pack.slices.end()) continue;
+          parts.push_back(twins);
+          slices.insert(slices.end(), own.begin(), own.end());
+        }
+        std::vector<Slice> all = pack.slices;
+        std::ranges::sort(all);
+        std::ranges::sort(slices);
+        CHECK(slices == all);
+        ++(parts.size() > 1 ? cut : whole);
+        const std::array<planners::detail::TwinPacks, 1> one{{{forward, backward}}};
+        CHECK(planners::detail::twins_time(plan, after, parts) <=
+              planners::detail::twins_time(fitted, before, one));
+      }
+      if (eighths == 16 && most > least) CHECK(plan.micropacks == none.micropacks);
+    }
+  }
+  CHECK(cut > 20);
+  CHECK(whole > 20);
+}
+
+TEST_CASE("split_packs: ranks that share weights run as many packs each, so none is cut") {
+  Plan plan = one_by_one(7);
+  plan.memory.weights = WeightState::sharded;
+  plan.version = kPlanVersion;
+  const std::size_t packs = plan.micropacks.size();
+  planners::split_packs(plan, [](Plan& settled) {
+    for (MicroPack& pack : settled.micropacks) {
+      if (pack.pass == Pass::backward) pack.recompute = Recompute::full;
+    }
+  });
+  CHECK(plan.micropacks.size() == packs);
 }
 
 TEST_CASE("spread_samples: of what one rank owns the fullest has the mean and one sample at most") {

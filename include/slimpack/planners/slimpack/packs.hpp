@@ -23,6 +23,7 @@
 #include "slimpack/planners/slimpack/queue_segments.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/planners/slimpack/split_packs.hpp"
 #include "slimpack/planners/slimpack/spread_samples.hpp"
 #include "slimpack/planners/slimpack/symmetric.hpp"
 #include "slimpack/planners/slimpack/weights.hpp"
@@ -74,22 +75,33 @@ class PackBuilder {
     }
     const bool shares = std::ranges::any_of(
         segments_, [&](const auto& part) { return plan_.groups[index(part.group)].size() > 1; });
-    if (settings_.front().spread && shares) {
-      const PassCosts alone = problem_.costs(plan_, {0}, PackSize::large);
-      schedule::SliceCost both = alone.forward;
-      const schedule::SliceCost& back =
-          alone.backward[static_cast<std::size_t>(settings_.front().mode.most)];
-      both.per_slice += back.per_slice;
-      both.per_token += back.per_token;
-      both.per_pair2 += back.per_pair2;
-      spread_samples(plan_, both);
+    const bool spreads = settings_.front().spread && shares;
+    const schedule::SliceCost alone = spreads ? cost_alone() : schedule::SliceCost{};
+    const auto settle = [&](Plan& plan) {
+      if (spreads) spread_samples(plan, alone);
+      if (settings_.front().fit_modes) fit_modes(plan);
+    };
+    if (settings_.front().fit_modes && !problem_.request().max_units) {
+      split_packs(plan_, settle);
+    } else {
+      settle(plan_);
     }
-    if (settings_.front().fit_modes) fit_modes(plan_);
     add_weight_packs(plan_, [this](GroupId group) { return settings_of(group).weights; });
     return std::move(plan_);
   }
 
  private:
+  /// What a slice costs on one rank, in both passes.
+  [[nodiscard]] schedule::SliceCost cost_alone() const {
+    const PassCosts alone = problem_.costs(plan_, {0}, PackSize::large);
+    schedule::SliceCost both = alone.forward;
+    const schedule::SliceCost& back =
+        alone.backward[static_cast<std::size_t>(settings_.front().mode.most)];
+    both.per_slice += back.per_slice;
+    both.per_token += back.per_token;
+    both.per_pair2 += back.per_pair2;
+    return both;
+  }
   [[nodiscard]] std::size_t component_of(GroupId group) const {
     return assigned_.component_of[static_cast<std::size_t>(plan_.groups[index(group)].front())];
   }

@@ -369,6 +369,9 @@ class SlimpackSearches {
   /// All searches of the request with the ideas of the problem.
   void run() {
     const std::vector<SlimpackOptions> parts = slimpack_parts(request_, problem_.options());
+    // Most plans of one stage that are the fastest keep what fits and spread samples.
+    const std::vector<SlimpackOptions> fitting = fitting_parts(request_, parts);
+    if (!fitting.empty()) search(fitting.front(), slimpack_stages(request_, counter_));
     for (const SlimpackOptions& part : parts) {
       // Where no setting has more values with an idea, the space without it is that of the last
       // part, which may be that of the first and has what the others leave.
@@ -378,11 +381,12 @@ class SlimpackSearches {
       if (!first && last && (sizes(part) == sizes(parts.front()) || !pays_for_more())) continue;
       search(part, slimpack_stages(request_, counter_));
     }
-    if (parts.size() > 1) go_on(parts);
+    if (parts.size() > 1) go_on(parts, fitting);
   }
 
  private:
-  void go_on(const std::vector<SlimpackOptions>& parts) {
+  void go_on(const std::vector<SlimpackOptions>& parts,
+             const std::vector<SlimpackOptions>& fitting) {
     // Where attention is made again because memory is so short, blocks that hold samples of groups
     // whole may keep it: the gradients of their keys exist on one chunk at a time.
     if (const Plan* best_plan = plan_in(best_->result); request_.pp > 1 && best_plan != nullptr &&
@@ -408,9 +412,8 @@ class SlimpackSearches {
       for (SlimpackStage& stage : stages) stage.end = 0;
       search(parts.front(), stages, true);
     }
-    const std::vector<SlimpackOptions> fitting = fitting_parts(request_, parts);
-    if (!fitting.empty() && pays_for_more()) {
-      search(fitting.front(), slimpack_stages(request_, counter_));
+    if (fitting.size() > 1 && pays_for_more()) {
+      search(fitting[1], slimpack_stages(request_, counter_));
     }
     const SlimpackSpace values = slimpack_space(problem_, parts.front(), request_.effort);
     const SlimpackCandidates candidates(scores_, values);
@@ -420,8 +423,8 @@ class SlimpackSearches {
       keep(one.kick(std::move(all[i])));
     }
     counter_.give_back(scores_.take_repeated());
-    for (const SlimpackOptions& part : fitting) {
-      if (&part != &fitting.front()) search(part, slimpack_stages(request_, counter_));
+    for (std::size_t i = 2; i < fitting.size(); ++i) {
+      search(fitting[i], slimpack_stages(request_, counter_));
     }
     counter_.give_back(scores_.take_repeated());
   }

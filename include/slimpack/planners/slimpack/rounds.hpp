@@ -34,6 +34,7 @@
 #include "slimpack/planners/slimpack/packs.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/split_packs.hpp"
 #include "slimpack/planners/slimpack/spread_samples.hpp"
 
 namespace slimpack::planners {
@@ -133,9 +134,16 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     both.per_slice += back.per_slice;
     both.per_token += back.per_token;
     both.per_pair2 += back.per_pair2;
-    spread_samples(plan, both);
-    exchange_by_heads(plan);
-    if (settings.fit_modes) fit_modes(plan);
+    const auto settle = [&](Plan& settled) {
+      spread_samples(settled, both);
+      exchange_by_heads(settled);
+      if (settings.fit_modes) fit_modes(settled);
+    };
+    if (request_.max_units) {
+      settle(plan);
+    } else {
+      split_packs(plan, settle);
+    }
     add_orders(plan);
     return plan;
   }
@@ -303,12 +311,12 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
   /// Each rank runs forward, head and backward of round after round.
   static void add_orders(Plan& plan) {
     std::vector<std::vector<Unit>> orders(static_cast<std::size_t>(plan.parallel.dp));
-    for (std::size_t i = 0; i < plan.micropacks.size(); i += 2) {
-      for (const std::int32_t dp : plan.groups[index(plan.micropacks[i].group)]) {
+    for (const auto& [forward, backward] : twin_packs(plan)) {
+      for (const std::int32_t dp : plan.groups[index(plan.micropacks[index(forward)].group)]) {
         std::vector<Unit>& order = orders[static_cast<std::size_t>(dp)];
-        order.push_back({UnitKind::forward, static_cast<PackId>(i), 0});
-        order.push_back({UnitKind::head, static_cast<PackId>(i), 0});
-        order.push_back({UnitKind::backward, static_cast<PackId>(i + 1), 0});
+        order.push_back({UnitKind::forward, forward, 0});
+        order.push_back({UnitKind::head, forward, 0});
+        order.push_back({UnitKind::backward, backward, 0});
       }
     }
     for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {

@@ -55,17 +55,18 @@ struct SlimpackStage {
 }
 
 /// Of these searches those to repeat where a request has one stage and may recompute what it likes,
-/// with packs that keep what fits: the first, and the last where there are several; then the first
-/// with samples spread over their groups.
+/// with packs that keep what fits: the first with samples spread over their groups, where the
+/// runtime can do that; the first; and the last where there are several.
 [[nodiscard]] inline std::vector<SlimpackOptions> fitting_parts(
     const PlanRequest& request, const std::vector<SlimpackOptions>& parts) {
   if (request.pp > 1 || request.recompute || parts.size() == 1) return {};
-  std::vector<SlimpackOptions> fitting{parts.front(), parts.back()};
+  std::vector<SlimpackOptions> fitting{parts.front(), parts.front(), parts.back()};
   for (SlimpackOptions& part : fitting) part.fit_modes = true;
   // Torch's runtime hands the keys of all samples round, also of those that one rank owns.
-  if (request.runtime != Runtime::torch) {
-    fitting.push_back(fitting.front());
-    fitting.back().spread = true;
+  if (request.runtime == Runtime::torch) {
+    fitting.erase(fitting.begin());
+  } else {
+    fitting.front().spread = true;
   }
   return fitting;
 }
