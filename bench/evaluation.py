@@ -185,8 +185,8 @@ class Page:
         yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism (\"What is executed\" below).")
         kinds = collections.Counter(self.about(cell).get("lengths", "not said") for cell in self.compared)
         yield "- Lengths of the samples, by setting: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + "."
-        yield ("- The results are older than one correction of prices: B of a context-parallel group waits in every layer for the rank with most attention ([costs.md](costs.md), \"Context-parallel groups\"). "
-               "Results of some settings with it, and how they differ: [bench/README.md](../bench/README.md#evaluation).")
+        yield ("- Results of planners other than `slimpack`, its variants and `flexsp` are older than one correction of prices: B of a context-parallel group waits in every layer for the rank with most attention "
+               "([costs.md](costs.md), \"Context-parallel groups\"). With it they take up to a thousandth longer: [bench/README.md](../bench/README.md#evaluation).")
         yield "- A setting is one step of one seed, but for \"Seeds and steps\", where `wlb-llm` holds long documents back over steps."
         yield "- Each planner models a system, and deviates from it as its header and [planners.md](planners.md) say, mostly in its favour; what stands against a system is said behind its name in the tables."
         yield ("- Memory has one formula for all ([equations.md](equations.md)): a backward unit holds all intermediates and gradients of one layer at once. Of long micro-batches that is much (34.5 GB for 128K tokens of llama-7b), "

@@ -18,6 +18,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"
 #include "slimpack/planners/slimpack/exchange.hpp"
+#include "slimpack/planners/slimpack/fill_tiles.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/queue_segments.hpp"
@@ -81,10 +82,21 @@ class PackBuilder {
       if (spreads) spread_samples(plan, alone);
       if (settings_.front().fit_modes) fit_modes(plan);
     };
-    if (settings_.front().fit_modes && !problem_.request().max_units) {
-      split_packs(plan_, settle);
-    } else {
-      settle(plan_);
+    const auto finish = [&](Plan& plan) {
+      if (settings_.front().fit_modes && !problem_.request().max_units) {
+        split_packs(plan, settle);
+      } else {
+        settle(plan);
+      }
+    };
+    Plan filled;
+    const bool fills = plan_.parallel.pp == 1 && fill_tiles(filled = plan_);
+    finish(plan_);
+    if (fills) {
+      finish(filled);
+      if (slowest_rank(filled, PricedPlan(filled)) < slowest_rank(plan_, PricedPlan(plan_))) {
+        plan_ = std::move(filled);
+      }
     }
     add_weight_packs(plan_, [this](GroupId group) { return settings_of(group).weights; });
     return std::move(plan_);

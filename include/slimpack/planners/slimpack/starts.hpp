@@ -166,7 +166,14 @@ class SlimpackStarts {
       // So many packs that most keep all.
       if (layout_.fit_modes) add_start(mode_at(none, Kind::uniform), whole, 0);
     }
-    if (pipeline_ == 1) return;
+    if (pipeline_ == 1) {
+      // Of samples that are cut, half of the packs leaner than the others.
+      for (std::size_t mode = 0; mode < layout_.modes.size(); ++mode) {
+        kind.narrowest = 0;
+        if (layout_.modes[mode].lean_permille == 500) add_start(mode, kind, 0);
+      }
+      return;
+    }
     const StartKind interleaved{
         .wide = true, .interleaved = true, .apart = true, .groups = kind.groups};
     for (const Recompute mode : {none, light}) {
