@@ -14,6 +14,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/fill_tiles.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/queue_segments.hpp"
 #include "slimpack/planners/slimpack/split_packs.hpp"
@@ -219,6 +220,56 @@ TEST_CASE("split_packs: ranks that share weights run as many packs each, so none
     }
   });
   CHECK(plan.micropacks.size() == packs);
+}
+
+TEST_CASE(
+    "fill_tiles: as many packs of the same samples in fewer tiles, on ranks that share none") {
+  constexpr std::int64_t kTile = 16;
+  std::int64_t fewer = 0, kept = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    CAPTURE(seed);
+    Plan plan = one_by_one(seed);
+    plan.memory.capacity = Bytes{std::int64_t{1} << 50};
+    plan.cluster.small.matrix_tile_rows = kTile;
+    const Plan before = plan;
+    const bool changed = planners::fill_tiles(plan);
+    CHECK(changed == (plan.micropacks != before.micropacks));
+    ++(changed ? fewer : kept);
+    run_at_once(plan);
+    CHECK(validate(plan).valid());
+    std::vector<std::int64_t> tiles(plan.groups.size());  // more than before
+    REQUIRE(plan.micropacks.size() == before.micropacks.size());
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      const MicroPack &now = plan.micropacks[i], &then = before.micropacks[i];
+      CHECK(now.group == then.group);
+      CHECK(now.pass == then.pass);
+      CHECK(now.recompute == then.recompute);
+      CHECK_FALSE(now.slices.empty());
+      if (plan.groups[index(now.group)].size() > 1) CHECK(now == then);
+      const auto rows = [](const MicroPack& pack) {
+        std::int64_t tokens = 0;
+        for (const Slice& slice : pack.slices) tokens += slice.length().value;
+        return (tokens + kTile - 1) / kTile;
+      };
+      tiles[index(now.group)] += rows(now) - rows(then);
+    }
+    for (const std::int64_t more : tiles) CHECK(more <= 0);
+    CHECK(changed == std::ranges::any_of(tiles, [](std::int64_t more) { return more < 0; }));
+  }
+  CHECK(fewer > 10);
+  CHECK(kept > 10);
+}
+
+TEST_CASE("fill_packs: all but the last pack have room for nothing that came behind") {
+  const auto slice = [](std::int32_t sample, std::int64_t tokens) {
+    return Slice{static_cast<SampleId>(sample), Tokens{0}, Tokens{tokens}};
+  };
+  const std::vector<Slice> slices{slice(0, 30), slice(1, 70), slice(2, 64),
+                                  slice(3, 28), slice(4, 36), slice(5, 7)};
+  const auto packs = planners::detail::fill_packs(slices, 3, 100);
+  CHECK(packs[0] == std::vector<Slice>{slices[1], slices[0]});
+  CHECK(packs[1] == std::vector<Slice>{slices[2], slices[4]});
+  CHECK(packs[2] == std::vector<Slice>{slices[3], slices[5]});
 }
 
 TEST_CASE("spread_samples: of what one rank owns the fullest has the mean and one sample at most") {

@@ -62,6 +62,45 @@ TEST_CASE("rounds: every candidate over random batches and ranks is a valid plan
   CHECK(odd >= 1);
 }
 
+TEST_CASE(
+    "rounds: a sample that fills all ranks may be cut, its first part leaner than the other") {
+  std::int64_t cut = 0, whole = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(std::uint64_t{20}); ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 90);
+    std::vector<std::int64_t> lengths{6000 + static_cast<std::int64_t>(random.below(9000))};
+    for (std::uint64_t more = random.below(5); more > 0; --more) {
+      lengths.push_back(1 + static_cast<std::int64_t>(random.below(900)));
+    }
+    planners::PlanRequest request = test::request_of(lengths);
+    request.dp = 2 + static_cast<std::int32_t>(random.below(3));
+    request.context = Tokens{16000};
+    request.recompute = Recompute::layer;
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    const RoundCandidates candidates(problem, "slimpack", kBoth[seed % 2]);
+    test::check_candidates(candidates, request, random, 12, "rounds", [&](const Plan& plan) {
+      std::int64_t parts = 0;
+      for (const MicroPack& pack : plan.micropacks) {
+        const bool last =
+            pack.slices.front().end == plan.samples[index(pack.slices.front().sample)];
+        const bool first = std::ranges::all_of(
+            pack.slices, [](const Slice& slice) { return slice.begin == Tokens{}; });
+        if (last && first) {
+          if (pack.pass == Pass::backward) CHECK(pack.recompute == Recompute::layer);
+          continue;
+        }
+        ++parts;
+        CHECK(plan.groups[index(pack.group)].size() == static_cast<std::size_t>(plan.parallel.dp));
+        if (pack.pass == Pass::forward) continue;
+        CHECK(pack.recompute == (first ? Recompute::layer : Recompute::light));
+      }
+      ++(parts > 0 ? cut : whole);
+    });
+  }
+  CHECK(cut >= test::draws(10));
+  CHECK(whole >= test::draws(10));
+}
+
 TEST_CASE("rounds: with shared weights all ranks run each unit together") {
   for (std::uint64_t seed = 0; seed < test::draws(std::uint64_t{20}); ++seed) {
     CAPTURE(seed);

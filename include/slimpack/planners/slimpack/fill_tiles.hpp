@@ -20,8 +20,8 @@ namespace slimpack::planners {
 
 namespace detail {
 
-/// Slices in as many packs as there are `counts`, all but the last of at most `capacity` tokens:
-/// one pack after the other takes, longest first, what still fits; the last has the rest.
+/// Slices in so many packs, all but the last of at most `capacity` tokens: one pack after the other
+/// takes, longest first, what still fits; the last has the rest.
 [[nodiscard]] inline std::vector<std::vector<Slice>> fill_packs(std::vector<Slice> slices,
                                                                 std::size_t packs,
                                                                 std::int64_t capacity) {
@@ -44,9 +44,9 @@ namespace detail {
 }  // namespace detail
 
 /// Packs the samples of each rank's own packs anew where that fills up fewer rows of matrix
-/// products (`matrix_tile_rows`): as many packs, all but the last of an even number of tiles and
-/// nearly full. Packs count that are the same in both passes and hold whole samples of a group of
-/// one rank, two or more of a mode. Whether anything has changed. O(packs x samples of a rank).
+/// products (`matrix_tile_rows`): as many packs, all but the last nearly as long as an even share
+/// in whole tiles. Packs count that are the same in both passes and hold whole samples of a group
+/// of one rank, two or more of a mode. Whether anything has changed. O(packs x samples of a rank).
 inline bool fill_tiles(Plan& plan) {
   const std::int64_t tile = plan.cluster.small.matrix_tile_rows;
   if (tile <= 1) return false;

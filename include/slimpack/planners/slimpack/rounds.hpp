@@ -29,6 +29,7 @@
 #include "slimpack/planners/search/detail/sp_groups.hpp"
 #include "slimpack/planners/search/detail/token_capacity.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/cut_rounds.hpp"
 #include "slimpack/planners/slimpack/exchange.hpp"
 #include "slimpack/planners/slimpack/fit_modes.hpp"
 #include "slimpack/planners/slimpack/packs.hpp"
@@ -51,6 +52,7 @@ struct RoundSettings {
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of ranks
   bool exposed = true;     ///< samples are taken to wait for what their ranks exchange
   std::int64_t pack = 64;  ///< samples of a kind that are priced together
+  std::int64_t cut = 0;    ///< sixteenths of a round's longest sample that are packs of their own
 };
 
 namespace detail {
@@ -86,6 +88,13 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     space_.add("devices", &RoundSettings::devices, device_choices(request_));
     const std::size_t waits = space_.add("", &RoundSettings::exposed, {true, false});
     const std::size_t pack = space_.add("", &RoundSettings::pack, {64, 1});
+    // One sample that fills all ranks may lack little to keep more.
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    std::vector<std::int64_t> cuts{0};
+    if (!request_.max_units && 2 * std::ranges::max(samples).value > total_tokens(samples).value) {
+      cuts.insert(cuts.end(), {1, 2, 4, 8});
+    }
+    const std::size_t cut = space_.add("", &RoundSettings::cut, cuts, {.ordered = true});
     for (const Recompute each : modes) {
       for (const bool exposed : {false, true}) {
         for (const std::int64_t count : {64, 1}) {
@@ -100,6 +109,9 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
       space_.start({{mode, i}, {degrees, of_node}, {waits, 1}});
       space_.start({{mode, i}, {degrees, sizes.size() - 1}});
       space_.start({{mode, i}, {quarters, 1}});
+      for (std::size_t part = 1; part < cuts.size(); ++part) {
+        space_.start({{mode, i}, {cut, part}});
+      }
       space_.start({{mode, i}, {pack, 1}});
       space_.start({{mode, i}, {room, 1}, {block, middle}});
       space_.start({{mode, i}, {block, blocks.size() - 1}});
@@ -144,7 +156,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     } else {
       split_packs(plan, settle);
     }
-    add_orders(plan);
+    if (settings.cut > 0) cut_rounds(plan, settings.cut);
+    add_round_orders(plan);
     return plan;
   }
   void describe(const RoundSettings& settings, const Plan& plan, SettingTexts& texts) const {
@@ -152,6 +165,7 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     texts["rounds"] = std::to_string(count(settings));
     texts["tokens_per_rank"] = std::to_string(capacity(settings).value);
     texts["largest_group"] = std::to_string(plan.parallel.max_cp);
+    if (settings.cut > 0) texts["cut_first"] = std::to_string(settings.cut) + "/16";
   }
 
  private:
@@ -306,25 +320,6 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     for (const std::size_t degree : degrees) ranks.push_back(std::int32_t{1} << degree);
     ranks[slowest] += left;
     return ranks;
-  }
-
-  /// Each rank runs forward, head and backward of round after round.
-  static void add_orders(Plan& plan) {
-    std::vector<std::vector<Unit>> orders(static_cast<std::size_t>(plan.parallel.dp));
-    for (const auto& [forward, backward] : twin_packs(plan)) {
-      for (const std::int32_t dp : plan.groups[index(plan.micropacks[index(forward)].group)]) {
-        std::vector<Unit>& order = orders[static_cast<std::size_t>(dp)];
-        order.push_back({UnitKind::forward, forward, 0});
-        order.push_back({UnitKind::head, forward, 0});
-        order.push_back({UnitKind::backward, backward, 0});
-      }
-    }
-    for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
-      std::vector<Unit>& order = orders[static_cast<std::size_t>(dp)];
-      order.push_back({UnitKind::reduce, {}, 0});
-      order.push_back({UnitKind::optimizer, {}, 0});
-      plan.schedule.push_back({dp, 0, std::move(order)});
-    }
   }
 
   const SlimpackProblem& problem_;
