@@ -91,7 +91,8 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     // One sample that fills all ranks may lack little to keep more.
     const std::vector<Tokens>& samples = request_.batch.samples;
     std::vector<std::int64_t> cuts{0};
-    if (!request_.max_units && 2 * std::ranges::max(samples).value > total_tokens(samples).value) {
+    if (!request_.max_units && !request_.recompute &&
+        2 * std::ranges::max(samples).value > total_tokens(samples).value) {
       cuts.insert(cuts.end(), {1, 2, 4, 8});
     }
     const std::size_t cut = space_.add("", &RoundSettings::cut, cuts, {.ordered = true});
