@@ -98,7 +98,9 @@ TEST_CASE(
                              return slice.end == plan.samples[index(slice.sample)];
                            });
         if (!whole) ++parts;
-        if (!whole) CHECK(plan.groups[index(pack.group)].size() == std::size_t(plan.parallel.dp));
+        if (!whole)
+          CHECK(plan.groups[index(pack.group)].size() ==
+                static_cast<std::size_t>(plan.parallel.dp));
         if (pack.pass == Pass::forward) continue;
         CHECK(pack.recompute == (first ? Recompute::layer : Recompute::light));
       }
