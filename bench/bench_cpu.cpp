@@ -144,6 +144,12 @@ struct Attended {
     dkey = dvalue = Floats(key.size());
     log_sum = Floats(static_cast<std::size_t>(rows * shape.heads));
   }
+  [[nodiscard]] cpu::QueryRun<float> rows() {
+    return {shape.first_row, shape.rows, query, out, log_sum, dout, {}, dquery};
+  }
+  [[nodiscard]] cpu::KeyRun<float> keys() {
+    return {shape.first_key, shape.keys, key, value, dkey, dvalue, {}};
+  }
   /// Visible pairs times heads times sizes: a product of scores and one of values.
   [[nodiscard]] double forward_flop() const {
     const auto rows = static_cast<double>(shape.rows);
@@ -161,11 +167,12 @@ void lengths(benchmark::internal::Benchmark* benchmark) {
 
 void attention_forward(benchmark::State& state) {
   Attended all(state);
+  const cpu::QueryRun<float> rows = all.rows();
   cpu::FastMath math;
   for (auto step : state) {
     (void)step;
     cpu::FastMath::attention_begin(all.out, all.log_sum);
-    math.attention_forward(all.out, all.log_sum, all.query, all.key, all.value, all.shape);
+    math.attention_forward(std::span(&rows, 1), all.keys(), all.shape);
     benchmark::ClobberMemory();
   }
   set_rate(state, all.forward_flop());
@@ -174,13 +181,13 @@ BENCHMARK(attention_forward)->Apply(lengths);
 
 void attention_backward(benchmark::State& state) {
   Attended all(state);
+  const cpu::QueryRun<float> rows = all.rows();
   cpu::FastMath math;
   cpu::FastMath::attention_begin(all.out, all.log_sum);
-  math.attention_forward(all.out, all.log_sum, all.query, all.key, all.value, all.shape);
+  math.attention_forward(std::span(&rows, 1), all.keys(), all.shape);
   for (auto step : state) {
     (void)step;
-    math.attention_backward(all.dquery, all.dkey, all.dvalue, all.query, all.key, all.value,
-                            all.out, all.log_sum, all.dout, all.shape);
+    math.attention_backward(std::span(&rows, 1), all.keys(), all.shape);
     benchmark::ClobberMemory();
   }
   set_rate(state, 2.5 * all.forward_flop());

@@ -66,8 +66,10 @@ TEST_CASE("CpShard: ranks of a group partition every range, as counting token by
       shard.for_each_run(begin, end, [&](Tokens first, Tokens stop) {
         CHECK(first > last);  // maximal runs never touch
         CHECK(first < stop);
-        for (Tokens position = first; position < stop; position += Tokens{1})
+        for (Tokens position = first; position < stop; position += Tokens{1}) {
           CHECK(shard.owns(position));
+          CHECK(shard.token(shard.before(position).value) == position);
+        }
         in_runs += stop - first;
         last = stop;
       });

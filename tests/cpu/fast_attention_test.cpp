@@ -63,6 +63,24 @@ double apart(const std::vector<float>& got, const std::vector<double>& expected)
   return found == 0 ? 0 : found / largest;
 }
 
+QueryRun<float> rows_of(const AttentionShape& shape, std::span<float> query, std::span<float> out,
+                        std::span<float> log_sum, std::span<float> dout = {},
+                        std::span<float> delta = {}, std::span<float> dquery = {}) {
+  return {shape.first_row, shape.rows, query, out, log_sum, dout, delta, dquery};
+}
+KeyRun<float> keys_of(const AttentionShape& shape, std::span<float> key, std::span<float> value,
+                      std::span<float> dkey = {}, std::span<float> dvalue = {}) {
+  return {shape.first_key, shape.keys, key, value, dkey, dvalue, {}};
+}
+void forward(FastMath& math, const QueryRun<float>& rows, const KeyRun<float>& keys,
+             const AttentionShape& heads) {
+  math.attention_forward(std::span(&rows, 1), keys, heads);
+}
+void backward(FastMath& math, const QueryRun<float>& rows, const KeyRun<float>& keys,
+              const AttentionShape& heads) {
+  math.attention_backward(std::span(&rows, 1), keys, heads);
+}
+
 AttentionShape run_at(AttentionShape shape, std::int64_t first, std::int64_t count) {
   shape.first_key = Tokens{first};
   shape.keys = count;
@@ -74,8 +92,8 @@ void check_attended(Random& random, const AttentionShape& shape,
                     const std::vector<std::int64_t>& runs, bool by_delta) {
   Attended all(random, shape);
   FastMath math;
-  const auto query = floats(all.query), key = floats(all.key), value = floats(all.value),
-             dout = floats(all.dout);
+  auto query = floats(all.query), key = floats(all.key), value = floats(all.value),
+       dout = floats(all.dout);
   auto dquery = floats(all.dquery), dkey = floats(all.dkey), dvalue = floats(all.dvalue);
   const float poison = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> out(query.size(), poison), log_sum(all.log_sum.size(), poison),
@@ -96,19 +114,15 @@ void check_attended(Random& random, const AttentionShape& shape,
     }
   };
   each_run([&](const AttentionShape& run, auto part) {
-    math.attention_forward(out, log_sum, query, part(key), part(value), run);
+    forward(math, rows_of(run, query, out, log_sum), keys_of(run, part(key), part(value)), run);
   });
   CHECK(apart(out, all.out) <= 2e-6);
   CHECK(apart(log_sum, all.log_sum) <= 1e-6);
   FastMath::attention_delta(delta, out, dout, shape);
   each_run([&](const AttentionShape& run, auto part) {
-    if (by_delta) {
-      math.attention_backward_from(dquery, part(dkey), part(dvalue), query, part(key), part(value),
-                                   delta, log_sum, dout, run);
-    } else {
-      math.attention_backward(dquery, part(dkey), part(dvalue), query, part(key), part(value), out,
-                              log_sum, dout, run);
-    }
+    const auto rows = by_delta ? rows_of(run, query, {}, log_sum, dout, delta, dquery)
+                               : rows_of(run, query, out, log_sum, dout, {}, dquery);
+    backward(math, rows, keys_of(run, part(key), part(value), part(dkey), part(dvalue)), run);
   });
   CHECK(apart(dquery, all.dquery) <= 4e-6);
   CHECK(apart(dkey, all.dkey) <= 4e-6);
@@ -146,6 +160,73 @@ TEST_CASE("fast attention: wide heads, and more heads in a group than rows in a 
   check_attended(random, {5, 20, Tokens{15}, Tokens{0}, 100, 2, 6}, {20}, true);
 }
 
+/// Rows of one rank of a group beside keys of another one, in all their runs at once.
+template <class Math>
+struct Sharded {
+  using Number = typename Math::Number;
+  std::vector<Number> query, dout, key, value, out, log_sum, delta, dquery, dkey, dvalue;
+  std::vector<QueryRun<Number>> rows;
+  KeyRun<Number> keys;
+
+  Sharded(const CpShard& of_rows, const CpShard& of_keys, Tokens begin, Tokens end, bool by_delta,
+          const AttentionShape& heads) {
+    Random random(9);
+    const auto draw = [&](std::vector<Number>& into, std::int64_t count, std::int64_t width) {
+      for (std::int64_t i = 0; i < count * width; ++i) {
+        into.push_back(static_cast<Number>(static_cast<float>(random.normal())));
+      }
+    };
+    const std::int64_t mine = of_rows.between(begin, end).value, q = heads.query_width();
+    const Tokens first = of_keys.token(of_keys.before(end).value / 5);
+    const std::int64_t there = of_keys.between(first, end).value;
+    for (auto* all : {&query, &dout, &dquery}) draw(*all, mine, q);
+    for (auto* all : {&key, &value, &dkey, &dvalue}) draw(*all, there, heads.key_width());
+    out.resize(query.size());
+    log_sum.resize(static_cast<std::size_t>(mine * heads.heads));
+    delta.resize(log_sum.size());
+    Math::attention_begin(out, log_sum);
+    const QueryRun<Number> all{begin, mine, query, out, log_sum, dout, delta, dquery};
+    of_rows.for_each_run(begin, end, [&](Tokens from, Tokens to) {
+      rows.push_back(all.part(of_rows.between(begin, from).value, (to - from).value));
+      rows.back().first = from;
+    });
+    keys = {first, there, key, value, dkey, dvalue, of_keys};
+    Math math;
+    math.attention_forward(rows, keys, heads);
+    AttentionShape shape = heads;
+    shape.rows = mine;
+    Math::attention_delta(delta, out, dout, shape);
+    for (auto& run : rows) (by_delta ? run.attention : run.delta) = {};
+    math.attention_backward(rows, keys, heads);
+  }
+};
+
+TEST_CASE("fast attention: rows and keys of ranks of a group, all runs at once, as in fp64") {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(60U); ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const std::int64_t ranks = random.between(1, 4);
+    const Tokens block{random.between(1, 40)};
+    const CpShard owner{0, ranks, block, random.between(0, ranks - 1)};
+    const CpShard rows = owner.of(random.between(0, ranks - 1)),
+                  keys = owner.of(random.between(0, ranks - 1));
+    const Tokens begin{random.between(0, 200)}, end = begin + Tokens{random.between(1, 300)};
+    AttentionShape heads;
+    heads.kv_heads = random.between(1, 2);
+    heads.heads = heads.kv_heads * random.between(1, 3);
+    heads.head_dim = 2 * random.between(1, 20);
+    const bool by_delta = random.chance(1, 2);
+    if (keys.before(end) == Tokens{}) continue;
+    const Sharded<FastMath> fast(rows, keys, begin, end, by_delta, heads);
+    const Sharded<PlainMath> plain(rows, keys, begin, end, by_delta, heads);
+    CHECK(apart(fast.out, plain.out) <= 2e-6);
+    CHECK(apart(fast.log_sum, plain.log_sum) <= 1e-6);
+    CHECK(apart(fast.dquery, plain.dquery) <= 4e-6);
+    CHECK(apart(fast.dkey, plain.dkey) <= 4e-6);
+    CHECK(apart(fast.dvalue, plain.dvalue) <= 4e-6);
+  }
+}
+
 TEST_CASE("fast attention: many short documents") {
   Random random(6);
   for (std::int64_t length = 1; length <= 40; ++length) {
@@ -159,18 +240,17 @@ TEST_CASE("fast attention: a row's result has the same bits whatever rows are co
   const AttentionShape shape{50, 150, Tokens{100}, Tokens{0}, 4, 2, 10};
   const Attended all(random, shape);
   FastMath math;
-  const auto query = floats(all.query), key = floats(all.key), value = floats(all.value);
+  auto query = floats(all.query), key = floats(all.key), value = floats(all.value);
   std::vector<float> out(query.size()), log_sum(200), one(40), one_log(4);
   FastMath::attention_begin(out, log_sum);
-  math.attention_forward(out, log_sum, query, key, value, shape);
+  forward(math, rows_of(shape, query, out, log_sum), keys_of(shape, key, value), shape);
   for (std::int64_t row = 0; row < 50; ++row) {
     AttentionShape single = shape;
     single.rows = 1;
     single.first_row = Tokens{100 + row};
     FastMath::attention_begin(one, one_log);
-    math.attention_forward(one, one_log,
-                           std::span(query).subspan(static_cast<std::size_t>(row) * 40, 40), key,
-                           value, single);
+    const auto alone = std::span(query).subspan(static_cast<std::size_t>(row) * 40, 40);
+    forward(math, rows_of(single, alone, one, one_log), keys_of(single, key, value), single);
     CHECK(std::equal(one.begin(), one.end(), out.begin() + row * 40));
     CHECK(std::equal(one_log.begin(), one_log.end(), log_sum.begin() + row * 4));
   }
@@ -181,17 +261,16 @@ TEST_CASE("fast attention: rows that see no key stay as they are; what is no num
   const AttentionShape shape{3, 4, Tokens{0}, Tokens{3}, 2, 1, 4};
   const Attended all(random, shape);
   FastMath math;
-  auto query = floats(all.query);
-  const auto key = floats(all.key), value = floats(all.value);
+  auto query = floats(all.query), key = floats(all.key), value = floats(all.value);
   std::vector<float> out(24), log_sum(6);
   FastMath::attention_begin(out, log_sum);
-  math.attention_forward(out, log_sum, query, key, value, shape);
+  forward(math, rows_of(shape, query, out, log_sum), keys_of(shape, key, value), shape);
   for (const float element : out) CHECK(element == 0.0F);
   for (const float log : log_sum) CHECK((std::isinf(log) && log < 0));
   query[0] = std::numeric_limits<float>::quiet_NaN();
   AttentionShape seen = shape;
   seen.first_key = Tokens{0};
-  math.attention_forward(out, log_sum, query, key, value, seen);
+  forward(math, rows_of(seen, query, out, log_sum), keys_of(seen, key, value), seen);
   CHECK(std::isnan(out[0]));
   CHECK(std::isnan(log_sum[0]));
   CHECK(std::isfinite(out[4]));
@@ -203,29 +282,31 @@ TEST_CASE("fast attention: spans of a wrong size are refused by name") {
   AttentionShape odd = shape;
   odd.kv_heads = 3;
   std::vector<float> four(4), two(2), wrong(5);
+  const auto keys = keys_of(shape, two, two, two, two);
 #define CHECK_ATTENTION_SIZE(call, sentence) CHECK_THROWS_WITH_AS(call, sentence, InvalidInput)
-  CHECK_ATTENTION_SIZE(math.attention_forward(four, two, four, two, two, odd),
+  CHECK_ATTENTION_SIZE(forward(math, rows_of(shape, four, four, two), keys, odd),
                        "attention: kv_heads must divide heads, got 3");
-  CHECK_ATTENTION_SIZE(math.attention_forward(wrong, two, four, two, two, shape),
+  CHECK_ATTENTION_SIZE(forward(math, rows_of(shape, four, wrong, two), keys, shape),
                        "fast attention: size of out must be as the shape says, got 5");
-  CHECK_ATTENTION_SIZE(math.attention_forward(four, wrong, four, two, two, shape),
+  CHECK_ATTENTION_SIZE(forward(math, rows_of(shape, four, four, wrong), keys, shape),
                        "fast attention: size of log_sum must be as the shape says, got 5");
-  CHECK_ATTENTION_SIZE(math.attention_forward(four, two, wrong, two, two, shape),
+  CHECK_ATTENTION_SIZE(forward(math, rows_of(shape, wrong, four, two), keys, shape),
                        "fast attention: size of query must be as the shape says, got 5");
-  CHECK_ATTENTION_SIZE(math.attention_forward(four, two, four, two, wrong, shape),
-                       "fast attention: size of keys and values must be as the shape says, got 5");
   CHECK_ATTENTION_SIZE(
-      math.attention_backward(wrong, two, two, four, two, two, four, two, four, shape),
+      forward(math, rows_of(shape, four, four, two), keys_of(shape, two, wrong), shape),
+      "fast attention: size of keys and values must be as the shape says, got 5");
+  CHECK_ATTENTION_SIZE(
+      backward(math, rows_of(shape, four, four, two, four, {}, wrong), keys, shape),
       "fast attention: size of dquery must be as the shape says, got 5");
   CHECK_ATTENTION_SIZE(
-      math.attention_backward(four, two, two, four, two, two, wrong, two, four, shape),
+      backward(math, rows_of(shape, four, wrong, two, four, {}, four), keys, shape),
       "fast attention: size of out or delta must be as the shape says, got 5");
   CHECK_ATTENTION_SIZE(
-      math.attention_backward(four, two, two, four, two, two, four, two, wrong, shape),
+      backward(math, rows_of(shape, four, four, two, wrong, {}, four), keys, shape),
       "fast attention: size of dout must be as the shape says, got 5");
   CHECK_ATTENTION_SIZE(
-      math.attention_backward_from(four, two, two, four, two, two, wrong, two, four, shape),
-      "fast attention_backward_from: size of delta must be as the shape says, got 5");
+      backward(math, rows_of(shape, four, {}, two, four, wrong, four), keys, shape),
+      "fast attention: size of out or delta must be as the shape says, got 5");
   CHECK_ATTENTION_SIZE(FastMath::attention_delta(wrong, four, four, shape),
                        "fast attention_delta: size of delta must be as the shape says, got 5");
 #undef CHECK_ATTENTION_SIZE

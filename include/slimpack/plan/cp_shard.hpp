@@ -54,6 +54,15 @@ struct CpShard {
     return {whole * 2 * block.value + part(place()) + part(2 * ranks - 1 - place())};
   }
 
+  /// The owned token that has `count` others before it, count >= 0: `before` the other way round.
+  /// O(1).
+  [[nodiscard]] constexpr Tokens token(std::int64_t count) const noexcept {
+    if (ranks == 1) return Tokens{count};
+    const std::int64_t rest = count % (2 * block.value);
+    const std::int64_t turn = rest < block.value ? place() : 2 * ranks - 1 - place();
+    return {(count / (2 * block.value) * 2 * ranks + turn) * block.value + rest % block.value};
+  }
+
   /// Owned tokens among [begin, end). O(1).
   [[nodiscard]] constexpr Tokens between(Tokens begin, Tokens end) const noexcept {
     return before(end) - before(begin);

@@ -64,16 +64,16 @@ struct RoundedMath : cpu::PlainMath {
     PlainMath::logit_gradients(logits, maximum, sum, targets, shape, scale);
     round(logits);
   }
-  static void attention_forward(Out out, Out log_sum, In query, In key, In value,
-                                const cpu::AttentionShape& shape) {
-    PlainMath::attention_forward(out, log_sum, query, key, value, shape);
-    round(out);
+  static void attention_forward(std::span<const cpu::QueryRun<double>> queries,
+                                const cpu::KeyRun<double>& keys, const cpu::AttentionShape& heads) {
+    PlainMath::attention_forward(queries, keys, heads);
+    for (const auto& rows : queries) round(rows.attention);
   }
-  static void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In key, In value,
-                                 In out, In log_sum, In dout, const cpu::AttentionShape& shape) {
-    PlainMath::attention_backward(dquery, dkey, dvalue, query, key, value, out, log_sum, dout,
-                                  shape);
-    round(dquery);
+  static void attention_backward(std::span<const cpu::QueryRun<double>> queries,
+                                 const cpu::KeyRun<double>& keys,
+                                 const cpu::AttentionShape& heads) {
+    PlainMath::attention_backward(queries, keys, heads);
+    for (const auto& rows : queries) round(rows.dquery);
   }
 };
 

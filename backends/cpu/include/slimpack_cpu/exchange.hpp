@@ -17,6 +17,7 @@
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/attention_runs.hpp"
 #include "slimpack_cpu/heads_exchange.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/local_attention.hpp"
@@ -67,8 +68,7 @@ class SliceAttention {
     for (const PieceRows<Number>& rows : pieces)
       math_.attention_begin(rows.attention, rows.log_sum);
     if (stays()) {
-      for_each_piece(pieces, {},
-                     [&](Tokens first, const Queries& rows) { own_.forward(first, rows); });
+      own_.forward(runs_of(pieces, {}));
     } else if (segment_.exchange == RingMode::pass_kv) {
       forward_keys(pieces, workspace, link);
     } else {
@@ -83,8 +83,7 @@ class SliceAttention {
     if (by_heads()) return heads_.backward(pieces, scratch, workspace, link);
     own_.begin_gradients();
     if (stays()) {
-      for_each_piece(pieces, scratch,
-                     [&](Tokens first, const Queries& rows) { own_.backward(first, rows); });
+      own_.backward(runs_of(pieces, scratch));
     } else if (segment_.exchange == RingMode::pass_kv) {
       backward_keys(pieces, scratch, workspace, link);
     } else {
@@ -103,6 +102,7 @@ class SliceAttention {
  private:
   using Keys = KeyRun<Number>;
   using Queries = QueryRun<Number>;
+  using QueryRuns = std::span<const Queries>;
 
   /// All heads.
   [[nodiscard]] static AttentionShape heads_of(const ModelShape& model) {
@@ -129,51 +129,46 @@ class SliceAttention {
     return call_.ring.order().owner(segment_.shard.rank, hops);
   }
 
-  /// Calls visit(first position, queries) for the pieces. `scratch` may be empty.
-  template <std::invocable<Tokens, const Queries&> Visit>
-  void for_each_piece(Pieces pieces, Scratch scratch, Visit visit) const {
+  /// The queries of the pieces. `scratch` may be empty.
+  [[nodiscard]] static std::vector<Queries> runs_of(Pieces pieces, Scratch scratch) {
+    std::vector<Queries> runs;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& piece = pieces[i];
-      Queries run{piece.rows, piece.query, piece.attention, piece.log_sum, {}, {}, {}};
+      Queries run{piece.begin, piece.rows, piece.query, piece.attention, piece.log_sum};
       if (!scratch.empty()) {
         run.dattention = scratch[i].dattention;
         run.dquery = scratch[i].dquery;
       }
-      visit(piece.begin, run);
+      runs.push_back(run);
     }
-  }
-  /// The same for blocks of their rows.
-  template <std::invocable<Tokens, const Queries&> Visit>
-  void for_each_block(Pieces pieces, Scratch scratch, Visit visit) const {
-    for_each_piece(pieces, scratch, [&](Tokens first, const Queries& rows) {
-      own_.for_each_block(first, rows, visit);
-    });
+    return runs;
   }
 
   // --- keys and values travel ---
 
-  /// Calls visit(first position, run) for the keys of `rank` before the slice's end in `buffer`:
-  /// keys, values and, if there are, their gradients, each for all its tokens.
-  template <std::invocable<Tokens, const Keys&> Visit>
-  void for_each_travelling_key(Out buffer, std::int64_t rank, bool with_gradients,
-                               Visit visit) const {
-    const CpShard shard = segment_.shard.of(rank);
-    const std::int64_t count = shard.before(segment_.slice.end).value;
-    shard.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
-      const std::int64_t i = shard.before(first).value;
-      const std::int64_t keys = (last - first).value;
-      const auto part = [&](std::int64_t which) {
-        return detail::rows(buffer, which * count + i, keys, width_);
-      };
-      visit(first, with_gradients ? Keys{keys, part(0), part(1), part(2), part(3)}
-                                  : Keys{keys, part(0), part(1), {}, {}});
-    });
+  /// The keys of `rank` before the slice's end in `buffer`: keys, values and, if there are, their
+  /// gradients, each for all its tokens.
+  [[nodiscard]] Keys travelling_keys(Out buffer, std::int64_t rank, bool with_gradients) const {
+    Keys run;
+    run.shard = segment_.shard.of(rank);
+    run.first = run.shard.token(0);
+    run.keys = run.shard.before(segment_.slice.end).value;
+    const auto part = [&](std::int64_t which) {
+      return detail::rows(buffer, which * run.keys, run.keys, width_);
+    };
+    run.key = part(0);
+    run.value = part(1);
+    if (with_gradients) {
+      run.dkey = part(2);
+      run.dvalue = part(3);
+    }
+    return run;
   }
 
   void load_own_keys(Out buffer) const {
     const std::int64_t count = segment_.shard.before(segment_.slice.end).value;
-    own_.for_each_key(segment_.slice.end, [&](Tokens first, const Keys& run) {
-      const std::int64_t i = segment_.shard.before(first).value;
+    own_.for_each_key(segment_.slice.end, [&](const Keys& run) {
+      const std::int64_t i = segment_.shard.before(run.first).value;
       std::ranges::copy(run.key, detail::rows(buffer, i, run.keys, width_).begin());
       std::ranges::copy(run.value, detail::rows(buffer, count + i, run.keys, width_).begin());
     });
@@ -184,8 +179,8 @@ class SliceAttention {
                                                std::int64_t row) const {
     const Tokens most =
         largest_owned(segment_.shard.ranks, segment_.shard.block, begin, segment_.slice.end);
-    const Out current = workspace.take_zeros(most.value, row);
-    const Out incoming = workspace.take_zeros(most.value, row);
+    const Out current = workspace.take(most.value, row);
+    const Out incoming = workspace.take(most.value, row);
     return {current, incoming};
   }
 
@@ -207,14 +202,11 @@ class SliceAttention {
     const std::int64_t row = 2 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
+    const std::vector<Queries> queries = runs_of(pieces, {});
     for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
       if (step > 0) hand_on(current, incoming, step - 1, Tokens{0}, row, link);
-      const std::int64_t rank = owner(step);
-      for_each_block(pieces, {}, [&, here = current](Tokens first_row, const Queries& queries) {
-        for_each_travelling_key(here, rank, false, [&](Tokens first, const Keys& keys) {
-          own_.attend(first_row, queries, first, keys);
-        });
-      });
+      const Keys keys = travelling_keys(current, owner(step), false);
+      own_.for_each_block(queries, [&](QueryRuns rows) { own_.attend(rows, keys); });
     }
   }
 
@@ -224,22 +216,19 @@ class SliceAttention {
     const std::int64_t row = 4 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    const std::int64_t own_rank = segment_.shard.rank;
+    const Keys leaving = travelling_keys(current, segment_.shard.rank, true);
+    std::ranges::fill(leaving.dkey, Number{0});
+    std::ranges::fill(leaving.dvalue, Number{0});
+    const std::vector<Queries> queries = runs_of(pieces, scratch);
     for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
-      const std::int64_t rank = owner(step);
-      for_each_block(
-          pieces, scratch, [&, here = current](Tokens first_row, const Queries& queries) {
-            for_each_travelling_key(here, rank, true, [&](Tokens first, const Keys& keys) {
-              own_.attend_backward(first_row, queries, first, keys);
-            });
-          });
+      const Keys keys = travelling_keys(current, owner(step), true);
+      own_.for_each_block(queries, [&](QueryRuns rows) { own_.attend_backward(rows, keys); });
       hand_on(current, incoming, step, Tokens{0}, row, link);
     }
-    for_each_travelling_key(current, own_rank, true, [&](Tokens first, const Keys& run) {
-      const Keys own = own_.gradients(first, run.keys);
-      math_.add(own.dkey, run.dkey);
-      math_.add(own.dvalue, run.dvalue);
-    });
+    const Keys home = travelling_keys(current, segment_.shard.rank, true);
+    const Keys own = own_.gradients(home.first, home.keys);
+    math_.add(own.dkey, home.dkey);
+    math_.add(own.dvalue, home.dvalue);
   }
 
   // --- queries travel ---
@@ -259,7 +248,8 @@ class SliceAttention {
       return detail::rows(rest.take(all, cols), i, count, cols);
     };
     const std::int64_t q = model_.query_width();
-    Queries run{count};
+    Queries run;
+    run.rows = count;
     run.query = part(q);
     (backward ? run.dattention : run.attention) = part(q);
     run.log_sum = part(model_.heads);
@@ -275,14 +265,17 @@ class SliceAttention {
     return segment_.shard.between(segment_.slice.begin, rows.begin).value;
   }
 
-  /// Calls visit(first row, queries) for runs of the queries of `rank` in `buffer`.
-  template <std::invocable<Tokens, const Queries&> Visit>
-  void for_each_travelling_query(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
+  /// The queries of `rank` in `buffer`.
+  [[nodiscard]] std::vector<Queries> travelling_queries(Out buffer, std::int64_t rank,
+                                                        bool backward) const {
+    std::vector<Queries> runs;
     const CpShard shard = segment_.shard.of(rank);
     shard.for_each_run(segment_.slice.begin, segment_.slice.end, [&](Tokens first, Tokens last) {
-      visit(first, queries_at(buffer, rank, shard.between(segment_.slice.begin, first).value,
-                              (last - first).value, backward));
+      runs.push_back(queries_at(buffer, rank, shard.between(segment_.slice.begin, first).value,
+                                (last - first).value, backward));
+      runs.back().first = first;
     });
+    return runs;
   }
 
   template <runtime::Transport<Number> Link>
@@ -295,9 +288,7 @@ class SliceAttention {
       math_.attention_begin(run.attention, run.log_sum);
     }
     for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
-      for_each_travelling_query(
-          current, owner(step), false,
-          [&](Tokens first, const Queries& queries) { own_.forward(first, queries); });
+      own_.forward(travelling_queries(current, owner(step), false));
       hand_on(current, incoming, step, segment_.slice.begin, forward_row(), link);
     }
     for (const PieceRows<Number>& rows : pieces) {
@@ -324,9 +315,7 @@ class SliceAttention {
       std::ranges::fill(run.dquery, Number{0});
     }
     for (std::int64_t step = 0; step < segment_.shard.ranks; ++step) {
-      for_each_travelling_query(
-          current, owner(step), true,
-          [&](Tokens first, const Queries& queries) { own_.backward(first, queries); });
+      own_.backward(travelling_queries(current, owner(step), true));
       hand_on(current, incoming, step, segment_.slice.begin, backward_row(), link);
     }
     for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -17,6 +17,7 @@
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/attention_runs.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/local_attention.hpp"
 #include "slimpack_cpu/mathematics.hpp"
@@ -91,14 +92,16 @@ class HeadsAttention {
         local.store(first, taken.rows(rank, 1, i, count), taken.rows(rank, 2, i, count));
       });
     }
+    std::vector<QueryRun<Number>> runs;
     for_each_run([&](Tokens first, std::int64_t rank, std::int64_t i, std::int64_t count) {
-      QueryRun<Number> run{count, taken.rows(rank, 0, i, count)};
+      QueryRun<Number> run{first, count, taken.rows(rank, 0, i, count)};
       if (!here_.queries.empty()) std::ranges::copy(run.query, queries(first, count).begin());
       run.attention = made.rows(rank, 0, i, count);
       run.log_sum = made.rows(rank, 1, i, count);
       math_.attention_begin(run.attention, run.log_sum);
-      local.forward(first, run);
+      runs.push_back(run);
     });
+    local.forward(ascending(runs));
 
     workspace.rewind(mark);
     const Messages come = of_own(workspace, home);
@@ -134,16 +137,18 @@ class HeadsAttention {
 
     const LocalAttention<Math> local = local_of(here_.by_heads);
     local.begin_gradients();
+    std::vector<QueryRun<Number>> runs;
     for_each_run([&](Tokens first, std::int64_t rank, std::int64_t i, std::int64_t count) {
-      QueryRun<Number> run{count};
+      QueryRun<Number> run{first, count};
       run.query = here_.queries.empty() ? taken.rows(rank, 3, i, count) : queries(first, count);
       run.dattention = taken.rows(rank, 0, i, count);
       run.log_sum = taken.rows(rank, 1, i, count);
       run.delta = taken.rows(rank, 2, i, count);
       run.dquery = made.rows(rank, 0, i, count);
       std::ranges::fill(run.dquery, Number{0});
-      local.backward(first, run);
+      runs.push_back(run);
     });
+    local.backward(ascending(runs));
     for_each_run([&](Tokens first, std::int64_t rank, std::int64_t i, std::int64_t count) {
       const KeyRun<Number> sums = local.gradients(first, count);
       std::ranges::copy(sums.dkey, made.rows(rank, 1, i, count).begin());
@@ -245,6 +250,12 @@ class HeadsAttention {
         visit(first, rank, owner.between(segment_.slice.begin, first).value, (last - first).value);
       });
     }
+  }
+  /// Runs of all owners by their positions.
+  [[nodiscard]] static std::span<const QueryRun<Number>> ascending(
+      std::vector<QueryRun<Number>>& runs) {
+    std::ranges::sort(runs, {}, &QueryRun<Number>::first);
+    return runs;
   }
   /// Calls visit(rank, rows of a piece, its number) for each rank's part of the heads of all
   /// pieces.

@@ -6,50 +6,20 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/attention_runs.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cpu/workspace.hpp"
 
 namespace slimpack::cpu {
-
-/// Keys and values of consecutive positions, and their gradients where there are any.
-template <std::floating_point Number>
-struct KeyRun {
-  std::int64_t keys = 0;   ///< positions
-  OutOf<Number> key{};     ///< rows x key width
-  OutOf<Number> value{};   ///< as many
-  OutOf<Number> dkey{};    ///< as many, or empty
-  OutOf<Number> dvalue{};  ///< as many, or empty
-};
-
-/// Queries of consecutive positions with what is read and written of them. In backward those that
-/// travel bring `delta`, others have `attention`.
-template <std::floating_point Number>
-struct QueryRun {
-  std::int64_t rows = 0;       ///< positions
-  OutOf<Number> query{};       ///< rows x query width
-  OutOf<Number> attention{};   ///< as many, or empty
-  OutOf<Number> log_sum{};     ///< rows x heads
-  OutOf<Number> dattention{};  ///< rows x query width, or empty
-  OutOf<Number> delta{};       ///< rows x heads, or empty
-  OutOf<Number> dquery{};      ///< rows x query width, or empty
-
-  /// Rows [i, i + count) of it.
-  [[nodiscard]] QueryRun part(std::int64_t i, std::int64_t count) const {
-    const auto cut = [&](OutOf<Number> all) {
-      if (all.empty()) return all;
-      return detail::rows(all, i, count, static_cast<std::int64_t>(all.size()) / rows);
-    };
-    return {count,           cut(query), cut(attention), cut(log_sum),
-            cut(dattention), cut(delta), cut(dquery)};
-  }
-};
 
 /// One segment in one layer: its keys and values, those that the rank owns or, by heads, all of the
 /// rank's part of the heads, and what attends to them.
@@ -62,6 +32,8 @@ class LocalAttention {
   using In = InOf<Number>;
   /// Numbers that are written.
   using Out = OutOf<Number>;
+  /// Runs of queries, ascending.
+  using QueryRuns = std::span<const QueryRun<Number>>;
 
   /// The `layer`-th of the stage's `layers`, with keys and values in pages of `page` tokens.
   /// `heads` says which heads are here, of the tokens of `shard`. `here` has what the segment's
@@ -102,99 +74,90 @@ class LocalAttention {
     std::ranges::fill(here_.dvalue, Number{0});
   }
 
-  /// Calls visit(first position, run) for the keys before `end`, split where positions jump and
-  /// where pages end or would end, so that sums are the same in either place.
-  template <std::invocable<Tokens, const KeyRun<Number>&> Visit>
+  /// Calls visit(run) for the keys before `end`, split where pages end or would end, so that sums
+  /// are the same in either place.
+  template <std::invocable<const KeyRun<Number>&> Visit>
   void for_each_key(Tokens end, Visit visit) const {
-    shard_.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
-      while (first < last) {
-        const std::int64_t own = shard_.before(first).value;
-        const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
-        KeyRun<Number> run = stored(own, count);
-        if (!here_.dkey.empty() || !segment_.gradients.empty()) {
-          const KeyRun<Number> sums = stored_gradients(own, count);
-          run.dkey = sums.dkey;
-          run.dvalue = sums.dvalue;
-        }
-        visit(first, run);
-        first += Tokens{count};
+    const std::int64_t all = shard_.before(end).value;
+    for_each_part(all, page_.value, [&](std::int64_t own, std::int64_t count) {
+      KeyRun<Number> run = stored(own, count);
+      if (!here_.dkey.empty() || !segment_.gradients.empty()) {
+        const KeyRun<Number> sums = stored_gradients(own, count);
+        run.dkey = sums.dkey;
+        run.dvalue = sums.dvalue;
       }
+      visit(run);
     });
   }
 
-  /// Calls visit(first position, rows) for blocks of rows, each of which meets all its keys before
-  /// the next one does.
-  template <std::invocable<Tokens, const QueryRun<Number>&> Visit>
-  void for_each_block(Tokens first, const QueryRun<Number>& queries, Visit visit) const {
-    for_each_part(queries.rows, attention_rows(heads_), [&](std::int64_t i, std::int64_t count) {
-      visit(first + Tokens{i}, queries.part(i, count));
-    });
+  /// Calls visit(runs) for blocks of the rows of ascending runs, each of which meets all its keys
+  /// before the next one does.
+  template <std::invocable<QueryRuns> Visit>
+  void for_each_block(QueryRuns queries, Visit visit) const {
+    const std::int64_t most = attention_rows(heads_);
+    std::vector<QueryRun<Number>> parts;
+    for (const QueryRun<Number>& run : queries) {
+      for_each_part(run.rows, most, [&](std::int64_t i, std::int64_t count) {
+        parts.push_back(run.part(i, count));
+      });
+    }
+    for_each_group(
+        parts.size(), [&](std::size_t i) { return parts[i].rows; }, most,
+        [&](std::size_t first, std::size_t count) {
+          visit(QueryRuns(parts).subspan(first, count));
+        });
   }
 
   /// Lets rows see a run of keys.
-  void attend(Tokens first_row, const QueryRun<Number>& queries, Tokens first_key,
-              const KeyRun<Number>& keys) const {
-    math_.attention_forward(queries.attention, queries.log_sum, queries.query, keys.key, keys.value,
-                            shape(queries.rows, first_row, keys.keys, first_key));
+  void attend(QueryRuns queries, const KeyRun<Number>& keys) const {
+    math_.attention_forward(queries, keys, heads_);
   }
   /// Adds the gradients of rows and a run of keys that these have seen.
-  void attend_backward(Tokens first_row, const QueryRun<Number>& queries, Tokens first_key,
-                       const KeyRun<Number>& keys) const {
-    const AttentionShape met = shape(queries.rows, first_row, keys.keys, first_key);
-    if (queries.delta.empty()) {
-      math_.attention_backward(queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
-                               keys.value, queries.attention, queries.log_sum, queries.dattention,
-                               met);
-    } else {
-      math_.attention_backward_from(queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
-                                    keys.value, queries.delta, queries.log_sum, queries.dattention,
-                                    met);
-    }
+  void attend_backward(QueryRuns queries, const KeyRun<Number>& keys) const {
+    math_.attention_backward(queries, keys, heads_);
   }
 
-  /// Lets rows from position `first` on see all keys here that are not behind them.
-  void forward(Tokens first, const QueryRun<Number>& queries) const {
-    for_each_pair(first, queries, [this](const auto&... pair) { attend(pair...); });
+  /// Lets rows see all keys here that are not behind them.
+  void forward(QueryRuns queries) const {
+    for_each_pair(queries, [this](const auto&... pair) { attend(pair...); });
   }
-  /// Adds the gradients of rows from position `first` on and of all keys that they have seen.
-  void backward(Tokens first, const QueryRun<Number>& queries) const {
-    for_each_pair(first, queries, [this](const auto&... pair) { attend_backward(pair...); });
+  /// Adds the gradients of rows and of all keys here that they have seen.
+  void backward(QueryRuns queries) const {
+    for_each_pair(queries, [this](const auto&... pair) { attend_backward(pair...); });
   }
 
  private:
-  /// Calls visit(first row, rows, first key, keys) for all that meet here.
-  template <std::invocable<Tokens, const QueryRun<Number>&, Tokens, const KeyRun<Number>&> Visit>
-  void for_each_pair(Tokens first, const QueryRun<Number>& queries, Visit visit) const {
-    for_each_block(first, queries, [&](Tokens first_row, const QueryRun<Number>& rows) {
-      for_each_key(first_row + Tokens{rows.rows},
-                   [&](Tokens first_key, const KeyRun<Number>& keys) {
-                     visit(first_row, rows, first_key, keys);
-                   });
+  /// Calls visit(rows, keys) for all that meet here.
+  template <std::invocable<QueryRuns, const KeyRun<Number>&> Visit>
+  void for_each_pair(QueryRuns queries, Visit visit) const {
+    for_each_block(queries, [&](QueryRuns rows) {
+      for_each_key(rows.back().last() + Tokens{1},
+                   [&](const KeyRun<Number>& keys) { visit(rows, keys); });
     });
-  }
-
-  [[nodiscard]] AttentionShape shape(std::int64_t rows, Tokens first_row, std::int64_t keys,
-                                     Tokens first_key) const {
-    return {rows, keys, first_row, first_key, heads_.heads, heads_.kv_heads, heads_.head_dim};
   }
 
   /// Keys [own, own + count) among those here, which lie in one page where there are pages.
   [[nodiscard]] KeyRun<Number> stored(std::int64_t own, std::int64_t count) const {
     const std::int64_t width = heads_.key_width();
+    KeyRun<Number> run{shard_.token(own), count};
+    run.shard = shard_;
     if (!segment_.kept.pages) {
-      return {count, detail::rows(here_.key, own, count, width),
-              detail::rows(here_.value, own, count, width)};
+      run.key = detail::rows(here_.key, own, count, width);
+      run.value = detail::rows(here_.value, own, count, width);
+      return run;
     }
     const Out page = numbers<Number>(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
     const Out keys = detail::rows(page, layer_ * 2 * page_.value, page_.value, width);
     const Out values = detail::rows(page, (layer_ * 2 + 1) * page_.value, page_.value, width);
     const std::int64_t i = own % page_.value;
-    return {count, detail::rows(keys, i, count, width), detail::rows(values, i, count, width)};
+    run.key = detail::rows(keys, i, count, width);
+    run.value = detail::rows(values, i, count, width);
+    return run;
   }
 
   [[nodiscard]] KeyRun<Number> stored_gradients(std::int64_t own, std::int64_t count) const {
     const std::int64_t width = heads_.key_width();
-    KeyRun<Number> run{count};
+    KeyRun<Number> run{shard_.token(own), count};
     if (!segment_.kept.gradients) {
       run.dkey = detail::rows(here_.dkey, own, count, width);
       run.dvalue = detail::rows(here_.dvalue, own, count, width);

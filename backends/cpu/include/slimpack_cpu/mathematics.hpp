@@ -7,19 +7,13 @@
 #include <span>
 
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/attention_runs.hpp"
 #include "slimpack_cpu/fast/attention.hpp"
 #include "slimpack_cpu/fast/matrix.hpp"
 #include "slimpack_cpu/fast/ops.hpp"
 #include "slimpack_cpu/ops.hpp"
 
 namespace slimpack::cpu {
-
-/// Numbers that an operator reads.
-template <class Number>
-using InOf = std::span<const Number>;
-/// Numbers that an operator writes.
-template <class Number>
-using OutOf = std::span<Number>;
 
 /// The operators of ops.hpp and attention.hpp over numbers of one type.
 /// Laws: operators named forward overwrite, operators named backward add; equal input gives equal
@@ -30,8 +24,9 @@ concept Mathematics =
     requires(Candidate& math, InOf<typename Candidate::Number> in,
              OutOf<typename Candidate::Number> out, LinearShape linear, RowShape row,
              RopeShape rope, LogitShape logit, const AttentionShape& attention, Targets targets,
-             std::span<const std::int32_t> tokens, const AdamW& adamw, std::int64_t count,
-             double factor) {
+             std::span<const QueryRun<typename Candidate::Number>> queries,
+             const KeyRun<typename Candidate::Number>& keys, std::span<const std::int32_t> tokens,
+             const AdamW& adamw, std::int64_t count, double factor) {
       math.forget();
       math.add(out, in);
       math.linear_forward(out, in, in, linear);
@@ -48,10 +43,9 @@ concept Mathematics =
       math.logit_sums(out, out, in, in, targets, logit);
       math.logit_gradients(out, in, in, targets, logit, factor);
       math.attention_begin(out, out);
-      math.attention_forward(out, out, in, in, in, attention);
-      math.attention_backward(out, out, out, in, in, in, in, in, in, attention);
+      math.attention_forward(queries, keys, attention);
       math.attention_delta(out, in, in, attention);
-      math.attention_backward_from(out, out, out, in, in, in, in, in, in, attention);
+      math.attention_backward(queries, keys, attention);
       math.adamw_step(out, out, out, in, adamw, count, factor);
       { math.squares(in) } -> std::same_as<double>;
     };
@@ -125,25 +119,34 @@ struct PlainMath {
   }
   /// What attention begins with, before any key is seen: zeros, and a log-sum-exp of -infinity.
   static void attention_begin(Out out, Out log_sum) { cpu::attention_begin(out, log_sum); }
-  /// Lets the rows see a further run of keys: changes `out` and `log_sum`.
-  static void attention_forward(Out out, Out log_sum, In query, In key, In value,
-                                const AttentionShape& shape) {
-    cpu::attention_forward(out, log_sum, query, key, value, shape);
+  /// Lets ascending runs of rows see a further run of keys: changes `attention` and `log_sum`.
+  static void attention_forward(std::span<const QueryRun<Number>> queries,
+                                const KeyRun<Number>& keys, const AttentionShape& heads) {
+    for_each_pair(queries, keys, heads,
+                  [](const auto& rows, const auto& met, const AttentionShape& shape) {
+                    cpu::attention_forward(rows.attention, rows.log_sum, rows.query, met.key,
+                                           met.value, shape);
+                  });
   }
   /// dquery, dkey and dvalue += their gradients through one run of keys.
-  static void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In key, In value,
-                                 In out, In log_sum, In dout, const AttentionShape& shape) {
-    cpu::attention_backward(dquery, dkey, dvalue, query, key, value, out, log_sum, dout, shape);
+  static void attention_backward(std::span<const QueryRun<Number>> queries,
+                                 const KeyRun<Number>& keys, const AttentionShape& heads) {
+    for_each_pair(queries, keys, heads,
+                  [](const auto& rows, const auto& met, const AttentionShape& shape) {
+                    if (rows.delta.empty()) {
+                      cpu::attention_backward(rows.dquery, met.dkey, met.dvalue, rows.query,
+                                              met.key, met.value, rows.attention, rows.log_sum,
+                                              rows.dattention, shape);
+                    } else {
+                      cpu::attention_backward_from(rows.dquery, met.dkey, met.dvalue, rows.query,
+                                                   met.key, met.value, rows.delta, rows.log_sum,
+                                                   rows.dattention, shape);
+                    }
+                  });
   }
   /// delta[row, head] = sum over the head of out * dout.
   static void attention_delta(Out delta, In out, In dout, const AttentionShape& shape) {
     cpu::attention_delta(delta, out, dout, shape);
-  }
-  /// As attention_backward, with `delta` in place of `out`.
-  static void attention_backward_from(Out dquery, Out dkey, Out dvalue, In query, In key, In value,
-                                      In delta, In log_sum, In dout, const AttentionShape& shape) {
-    cpu::attention_backward_from(dquery, dkey, dvalue, query, key, value, delta, log_sum, dout,
-                                 shape);
   }
   /// One update with `factor` times the gradients; `step` counts from 1.
   static void adamw_step(Out weights, Out first_moment, Out second_moment, In gradients,
@@ -152,6 +155,22 @@ struct PlainMath {
   }
   /// The sum of all values squared.
   static double squares(In values) { return detail::dot(values, values); }
+
+ private:
+  /// Calls visit(rows, keys, shape) for all rows and keys that may meet, both of consecutive
+  /// positions.
+  template <class Visit>
+  static void for_each_pair(std::span<const QueryRun<Number>> queries, const KeyRun<Number>& keys,
+                            const AttentionShape& heads, Visit visit) {
+    for (const QueryRun<Number>& rows : queries) {
+      keys.for_each_stretch([&](const KeyRun<Number>& met) {
+        if (met.first > rows.last()) return;
+        visit(rows, met,
+              AttentionShape{rows.rows, met.keys, rows.first, met.first, heads.heads,
+                             heads.kv_heads, heads.head_dim});
+      });
+    }
+  }
 };
 
 /// Register tiles, packed weights and fused loops in fp32. It owns scratch of a few megabytes,
@@ -238,15 +257,15 @@ class FastMath {
     std::fill(out.begin(), out.end(), 0.0F);
     std::fill(log_sum.begin(), log_sum.end(), -std::numeric_limits<float>::infinity());
   }
-  /// Lets the rows see a further run of keys: changes `out` and `log_sum`.
-  void attention_forward(Out out, Out log_sum, In query, In key, In value,
-                         const AttentionShape& shape) {
-    attention_.forward(out, log_sum, query, key, value, shape);
+  /// Lets ascending runs of rows see a further run of keys: changes `attention` and `log_sum`.
+  void attention_forward(std::span<const QueryRun<Number>> queries, const KeyRun<Number>& keys,
+                         const AttentionShape& heads) {
+    attention_.forward(queries, keys, heads);
   }
   /// dquery, dkey and dvalue += their gradients through one run of keys.
-  void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In key, In value, In out,
-                          In log_sum, In dout, const AttentionShape& shape) {
-    attention_.backward(dquery, dkey, dvalue, query, key, value, out, {}, log_sum, dout, shape);
+  void attention_backward(std::span<const QueryRun<Number>> queries, const KeyRun<Number>& keys,
+                          const AttentionShape& heads) {
+    attention_.backward(queries, keys, heads);
   }
   /// delta[row, head] = sum over the head of out * dout.
   static void attention_delta(Out delta, In out, In dout, const AttentionShape& shape) {
@@ -258,13 +277,6 @@ class FastMath {
       const std::size_t from = i * static_cast<std::size_t>(shape.head_dim);
       delta[i] = fast::dot(out.data() + from, dout.data() + from, shape.head_dim);
     }
-  }
-  /// As attention_backward, with `delta` in place of `out`.
-  void attention_backward_from(Out dquery, Out dkey, Out dvalue, In query, In key, In value,
-                               In delta, In log_sum, In dout, const AttentionShape& shape) {
-    fast::check_size(delta.size(), shape.rows, shape.heads, "attention_backward_from", "delta");
-    if (shape.rows == 0) return;
-    attention_.backward(dquery, dkey, dvalue, query, key, value, {}, delta, log_sum, dout, shape);
   }
   /// One update with `factor` times the gradients; `step` counts from 1.
   static void adamw_step(Out weights, Out first_moment, Out second_moment, In gradients,

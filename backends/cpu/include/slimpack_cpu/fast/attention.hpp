@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/attention_runs.hpp"
 #include "slimpack_cpu/fast/matrix.hpp"
 #include "slimpack_cpu/fast/packet.hpp"
 
@@ -33,69 +34,79 @@ class Attention {
   /// Keys of a tile.
   static constexpr std::int64_t kKeys = 128;
 
-  /// As cpu::attention_forward: lets the rows see further keys. Throws InvalidInput where a span
-  /// has not the size that the shape says.
-  void forward(Out out, Out log_sum, In query, In key, In value, const AttentionShape& shape) {
-    cpu::detail::check_attention(shape);
-    check(out.size() == size(shape.rows * shape.query_width()), "out", out.size());
-    check(query.size() == size(shape.rows * shape.query_width()), "query", query.size());
-    check(log_sum.size() == size(shape.rows * shape.heads), "log_sum", log_sum.size());
-    for (const In keys : {key, value}) {
-      check(keys.size() == size(shape.keys * shape.key_width()), "keys and values", keys.size());
+  /// Queries with what is read and written of them.
+  using Rows = QueryRun<float>;
+  /// Keys and values, and their gradients in backward.
+  using Keys = KeyRun<float>;
+
+  /// As cpu::attention_forward for ascending runs of rows: a tile of keys is packed once for all of
+  /// them. `heads` has numbers and width of heads. Throws InvalidInput where a span has not the
+  /// size that rows, keys and heads say.
+  void forward(std::span<const Rows> queries, const Keys& run, const AttentionShape& heads) {
+    cpu::detail::check_attention(heads);
+    for (const Rows& rows : queries) {
+      check(rows.attention.size() == size(rows.rows * heads.query_width()), "out",
+            rows.attention.size());
+      check(rows.query.size() == size(rows.rows * heads.query_width()), "query", rows.query.size());
+      check(rows.log_sum.size() == size(rows.rows * heads.heads), "log_sum", rows.log_sum.size());
     }
-    prepare(shape);
-    for_each_key_tile(
-        shape, [&](std::int64_t first, std::int64_t keys, std::int64_t kv, std::int64_t first_row) {
-          const std::int64_t from = (first * shape.kv_heads + kv) * dim_;
-          const Panels key_columns{key_columns_.data(), dim_, keys};
-          const Panels value_rows{value_rows_.data(), keys, dim_};
-          pack_transposed(key_columns, key.data() + from, shape.key_width());
-          pack(value_rows, value.data() + from, shape.key_width());
-          for (std::int64_t row = first_row; row < shape.rows; row += positions_) {
-            const Tile tile = tile_of(shape, row, first, keys, kv);
-            load(query_.data(), query.data(), tile, scale_ * kLog2E);
-            multiply(scores_.data(), kKeys, tile.rows, tile.padded_keys, {query_.data(), dim_, 1},
-                     key_columns, dim_, false);
-            soften(tile, log_sum);
-            multiply(result_.data(), padded_dim_, tile.rows, padded_dim_,
-                     {scores_.data(), kKeys, 1}, value_rows, tile.keys, false);
-            combine(out, tile);
-          }
-        });
+    for (const In keys : {In(run.key), In(run.value)}) {
+      check(keys.size() == size(run.keys * heads.key_width()), "keys and values", keys.size());
+    }
+    prepare(heads);
+    for_each_key_tile(queries, run,
+                      [&](std::int64_t first, std::int64_t keys, std::int64_t kv, auto each_tile) {
+                        const std::int64_t from = (first * heads.kv_heads + kv) * dim_;
+                        const Panels key_columns{key_columns_.data(), dim_, keys};
+                        const Panels value_rows{value_rows_.data(), keys, dim_};
+                        pack_transposed(key_columns, run.key.data() + from, heads.key_width());
+                        pack(value_rows, run.value.data() + from, heads.key_width());
+                        each_tile([&](const Tile& tile) {
+                          load(query_.data(), tile.run->query.data(), tile, scale_ * kLog2E);
+                          multiply(scores_.data(), kKeys, tile.rows, tile.padded_keys,
+                                   {query_.data(), dim_, 1}, key_columns, dim_, false);
+                          soften(tile);
+                          multiply(result_.data(), padded_dim_, tile.rows, padded_dim_,
+                                   {scores_.data(), kKeys, 1}, value_rows, tile.keys, false);
+                          combine(tile);
+                        });
+                      });
   }
 
-  /// As cpu::attention_backward where `delta` is empty, and as cpu::attention_backward_from where
-  /// `out` is. Throws InvalidInput where a span has not the size that the shape says.
-  void backward(Out dquery, Out dkey, Out dvalue, In query, In key, In value, In out, In delta,
-                In log_sum, In dout, const AttentionShape& shape) {
-    cpu::detail::check_attention(shape);
-    const std::size_t wide = size(shape.rows * shape.query_width());
-    check(dquery.size() == wide, "dquery", dquery.size());
-    check(query.size() == wide, "query", query.size());
-    check(dout.size() == wide, "dout", dout.size());
-    check(log_sum.size() == size(shape.rows * shape.heads), "log_sum", log_sum.size());
-    check(delta.empty() ? out.size() == wide : delta.size() == log_sum.size(), "out or delta",
-          delta.empty() ? out.size() : delta.size());
-    for (const In keys : {In(dkey), In(dvalue), key, value}) {
-      check(keys.size() == size(shape.keys * shape.key_width()), "keys and values", keys.size());
+  /// As cpu::attention_backward for ascending runs of rows, or cpu::attention_backward_from for
+  /// those that have `delta`. Throws InvalidInput where a span has not the size that rows, keys and
+  /// heads say.
+  void backward(std::span<const Rows> queries, const Keys& run, const AttentionShape& heads) {
+    cpu::detail::check_attention(heads);
+    for (const Rows& rows : queries) {
+      const std::size_t wide = size(rows.rows * heads.query_width());
+      check(rows.dquery.size() == wide, "dquery", rows.dquery.size());
+      check(rows.query.size() == wide, "query", rows.query.size());
+      check(rows.dattention.size() == wide, "dout", rows.dattention.size());
+      check(rows.log_sum.size() == size(rows.rows * heads.heads), "log_sum", rows.log_sum.size());
+      check(rows.delta.empty() ? rows.attention.size() == wide
+                               : rows.delta.size() == rows.log_sum.size(),
+            "out or delta", rows.delta.empty() ? rows.attention.size() : rows.delta.size());
     }
-    prepare(shape);
+    for (const In keys : {In(run.dkey), In(run.dvalue), In(run.key), In(run.value)}) {
+      check(keys.size() == size(run.keys * heads.key_width()), "keys and values", keys.size());
+    }
+    prepare(heads);
     for_each_key_tile(
-        shape, [&](std::int64_t first, std::int64_t keys, std::int64_t kv, std::int64_t first_row) {
-          const std::int64_t from = (first * shape.kv_heads + kv) * dim_;
+        queries, run, [&](std::int64_t first, std::int64_t keys, std::int64_t kv, auto each_tile) {
+          const std::int64_t from = (first * heads.kv_heads + kv) * dim_;
           const Panels key_columns{key_columns_.data(), dim_, keys};
           const Panels value_columns{value_columns_.data(), dim_, keys};
           const Panels key_rows{key_rows_.data(), keys, dim_};
-          pack_transposed(key_columns, key.data() + from, shape.key_width());
-          pack_transposed(value_columns, value.data() + from, shape.key_width());
-          pack(key_rows, key.data() + from, shape.key_width());
+          pack_transposed(key_columns, run.key.data() + from, heads.key_width());
+          pack_transposed(value_columns, run.value.data() + from, heads.key_width());
+          pack(key_rows, run.key.data() + from, heads.key_width());
           std::fill_n(key_gradient_.data(), keys * padded_dim_, 0.0F);
           std::fill_n(value_gradient_.data(), keys * padded_dim_, 0.0F);
-          for (std::int64_t row = first_row; row < shape.rows; row += positions_) {
-            const Tile tile = tile_of(shape, row, first, keys, kv);
-            load(query_.data(), query.data(), tile, scale_ * kLog2E);
-            load(dout_.data(), dout.data(), tile, 1.0F);
-            load_statistics(tile, out, delta, log_sum);
+          each_tile([&](const Tile& tile) {
+            load(query_.data(), tile.run->query.data(), tile, scale_ * kLog2E);
+            load(dout_.data(), tile.run->dattention.data(), tile, 1.0F);
+            load_statistics(tile);
             multiply(scores_.data(), kKeys, tile.rows, tile.padded_keys, {query_.data(), dim_, 1},
                      key_columns, dim_, false);
             multiply(gradient_.data(), kKeys, tile.rows, tile.padded_keys, {dout_.data(), dim_, 1},
@@ -110,20 +121,22 @@ class Attention {
                      {gradient_.data(), 1, kKeys}, query_rows, tile.rows, true);
             multiply(result_.data(), padded_dim_, tile.rows, padded_dim_,
                      {gradient_.data(), kKeys, 1}, key_rows, tile.keys, false);
-            add_rows(dquery.data(), tile, scale_);
-          }
+            add_rows(tile, scale_);
+          });
           // Queries were scaled by scale / ln 2 for their scores.
-          add_keys(dkey.data() + from, shape.key_width(), key_gradient_, keys, kLn2);
-          add_keys(dvalue.data() + from, shape.key_width(), value_gradient_, keys, 1.0F);
+          add_keys(run.dkey.data() + from, heads.key_width(), key_gradient_, keys, kLn2);
+          add_keys(run.dvalue.data() + from, heads.key_width(), value_gradient_, keys, 1.0F);
         });
   }
 
  private:
-  /// Rows [row, row + positions) of the query heads of one key head against keys of one tile.
+  /// Rows [row, row + positions) of a run, of the query heads of one key head, against keys of one
+  /// tile.
   struct Tile {
-    const AttentionShape* shape = nullptr;
+    const Rows* run = nullptr;
+    const Keys* met = nullptr;
     std::int64_t row = 0, positions = 0;
-    std::int64_t first_key = 0;  ///< of the tile, in the run
+    std::int64_t first_key = 0;  ///< of the tile, in its run
     std::int64_t kv = 0;
     std::int64_t rows = 0;         ///< positions x heads of the group
     std::int64_t keys = 0;         ///< that the last row sees
@@ -140,6 +153,7 @@ class Attention {
 
   /// Makes the scratch as large as heads of this size need.
   void prepare(const AttentionShape& shape) {
+    heads_ = shape.heads;
     group_ = shape.heads / shape.kv_heads;
     dim_ = shape.head_dim;
     padded_dim_ = padded(dim_);
@@ -162,43 +176,54 @@ class Attention {
     }
   }
 
-  /// Calls visit(first key, keys, key head, first row that sees one of them).
+  /// Calls visit(first key, keys, key head, each_tile) for tiles of keys that rows see, where
+  /// each_tile(use) calls use(tile) for the rows that do.
   template <class Visit>
-  static void for_each_key_tile(const AttentionShape& shape, Visit visit) {
-    for (std::int64_t first = 0; first < shape.keys; first += kKeys) {
-      const std::int64_t row =
-          std::max<std::int64_t>(0, shape.first_key.value + first - shape.first_row.value);
-      if (row >= shape.rows) return;
-      for (std::int64_t kv = 0; kv < shape.kv_heads; ++kv) {
-        visit(first, std::min(kKeys, shape.keys - first), kv, row);
+  void for_each_key_tile(std::span<const Rows> queries, const Keys& run, Visit visit) const {
+    for (std::int64_t first = 0; first < run.keys; first += kKeys) {
+      const Tokens position = run.position(first);
+      if (queries.empty() || position > queries.back().last()) return;
+      const std::int64_t keys = std::min(kKeys, run.keys - first);
+      for (std::int64_t kv = 0; kv < heads_ / group_; ++kv) {
+        visit(first, keys, kv, [&](auto use) {
+          for (const Rows& rows : queries) {
+            for (std::int64_t row = std::max<std::int64_t>(0, (position - rows.first).value);
+                 row < rows.rows; row += positions_) {
+              use(tile_of(rows, run, row, first, keys, kv));
+            }
+          }
+        });
       }
     }
   }
 
-  [[nodiscard]] Tile tile_of(const AttentionShape& shape, std::int64_t row, std::int64_t first_key,
-                             std::int64_t keys, std::int64_t kv) const {
+  [[nodiscard]] Tile tile_of(const Rows& rows, const Keys& run, std::int64_t row,
+                             std::int64_t first_key, std::int64_t keys, std::int64_t kv) const {
     Tile tile;
-    tile.shape = &shape;
+    tile.run = &rows;
+    tile.met = &run;
     tile.row = row;
-    tile.positions = std::min(positions_, shape.rows - row);
+    tile.positions = std::min(positions_, rows.rows - row);
     tile.first_key = first_key;
     tile.kv = kv;
     tile.rows = tile.positions * group_;
-    tile.keys = std::min(keys, shape.visible(row + tile.positions - 1) - first_key);
+    tile.keys = keys;
+    tile.keys = visible(tile, tile.positions - 1);
     tile.padded_keys = padded(tile.keys);
     return tile;
   }
 
   /// Where the group's heads of a position begin in a matrix of queries.
   [[nodiscard]] std::int64_t at(const Tile& tile, std::int64_t position) const {
-    return ((tile.row + position) * tile.shape->heads + tile.kv * group_) * dim_;
+    return ((tile.row + position) * heads_ + tile.kv * group_) * dim_;
   }
   [[nodiscard]] std::size_t statistic_at(const Tile& tile, std::int64_t position) const {
-    return size((tile.row + position) * tile.shape->heads + tile.kv * group_);
+    return size((tile.row + position) * heads_ + tile.kv * group_);
   }
   /// Keys of the tile that a position sees, at least one.
-  [[nodiscard]] std::int64_t visible(const Tile& tile, std::int64_t position) const {
-    return std::min(tile.keys, tile.shape->visible(tile.row + position) - tile.first_key);
+  [[nodiscard]] static std::int64_t visible(const Tile& tile, std::int64_t position) {
+    return std::min(tile.keys, tile.met->visible(tile.run->first + Tokens{tile.row + position}) -
+                                   tile.first_key);
   }
 
   void load(float* into, const float* from, const Tile& tile, float factor) const {
@@ -213,7 +238,8 @@ class Attention {
   }
 
   /// Scores, to base 2, become exp(score - largest); the row's state is kept for `combine`.
-  void soften(const Tile& tile, Out log_sum) {
+  void soften(const Tile& tile) {
+    const Out log_sum = tile.run->log_sum;
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
     for (std::int64_t position = 0; position < tile.positions; ++position) {
       const std::int64_t seen = visible(tile, position);
@@ -256,7 +282,8 @@ class Attention {
   }
 
   /// out = out * share of what was seen before + result / total.
-  void combine(Out out, const Tile& tile) const {
+  void combine(const Tile& tile) const {
+    const Out out = tile.run->attention;
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       float* line = out.data() + at(tile, row / group_) + row % group_ * dim_;
       const float* result = result_.data() + row * padded_dim_;
@@ -269,7 +296,8 @@ class Attention {
   }
 
   /// Log-sum-exp to base 2 and the sums of out * dout, by row of the tile.
-  void load_statistics(const Tile& tile, In out, In delta, In log_sum) {
+  void load_statistics(const Tile& tile) {
+    const In out = tile.run->attention, delta = tile.run->delta, log_sum = tile.run->log_sum;
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       const std::size_t from = statistic_at(tile, row / group_) + size(row % group_);
       log_.data()[row] = log_sum[from] * kLog2E;
@@ -304,10 +332,10 @@ class Attention {
     }
   }
 
-  void add_rows(float* into, const Tile& tile, float factor) const {
+  void add_rows(const Tile& tile, float factor) const {
     const Packet factors = all(factor);
     for (std::int64_t row = 0; row < tile.rows; ++row) {
-      float* line = into + at(tile, row / group_) + row % group_ * dim_;
+      float* line = tile.run->dquery.data() + at(tile, row / group_) + row % group_ * dim_;
       const float* result = result_.data() + row * padded_dim_;
       for_packets(dim_, [&](std::int64_t i, auto lanes) {
         lanes.store(line + i, multiply_add(fast::load(result + i), factors, lanes.load(line + i)));
@@ -327,7 +355,7 @@ class Attention {
     }
   }
 
-  std::int64_t group_ = 0, dim_ = 0, padded_dim_ = 0, positions_ = 0;
+  std::int64_t heads_ = 0, group_ = 0, dim_ = 0, padded_dim_ = 0, positions_ = 0;
   float scale_ = 0;
   std::int64_t ready_rows_ = 0, ready_dim_ = 0;
   Floats query_, dout_, panels_, result_;  ///< rows of a tile x a head
