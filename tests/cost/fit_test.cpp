@@ -114,7 +114,13 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: a line must have 9 columns, got 10");
   refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'kind' must be layer, apart, weight, embedding, head, optimizer, "
-          "p2p, reduce, exchange or tp, got 'lyer'");
+          "p2p, reduce, exchange, tp or cp, got 'lyer'");
+  refuses(kHeader + "cp,-,128,8192,2,4,2,64,0.001\n",
+          "p.csv:2: column 'pass' must be forward or backward, got '-'");
+  refuses(kHeader + "cp,forward,128,8192,2,4,1,64,0.001\n",
+          "p.csv:2: column 'ranks' must be an integer >= 2, got '1'");
+  refuses(kHeader + "cp,forward,0,8192,2,4,2,64,0.001\n",
+          "p.csv:2: column 'tokens' must be an integer >= 1, got '0'");
   refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got 'both'");
   refuses(kHeader + "head,both,128,0,0,0,1,0,0.001\n",
@@ -267,6 +273,39 @@ TEST_CASE("fit_cost: recovers the coefficients of noisy profiles and judges itse
       CHECK(fit.fitted_mean_error <= (noise == 0 ? 1e-9 : 0.03));
     }
   }
+}
+
+TEST_CASE("fit_cost: groups are fitted beyond the layers of their pass") {
+  const FittedTerms layers{1e-5, 2e-5, 3.6e-7, 3.3e-11, 5e-7, 0};
+  const auto alone = synthetic(4, layers, ProfileKind::layer, Pass::backward, 0);
+  std::vector<ProfileRow> rows = synthetic(5, layers, ProfileKind::layer, Pass::backward, 0);
+  Random random(8);
+  for (ProfileRow& row : rows) {
+    row.kind = ProfileKind::context;
+    row.ranks = 2;
+    row.bytes = {random.between(0, 10'000'000)};
+    row.seconds +=
+        7e-5 * static_cast<double>(row.layers) + 3e-10 * static_cast<double>(row.bytes.value);
+  }
+  CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost(rows)),
+                       "fit_cost: rows of kind cp need rows of layers of their pass", InvalidInput);
+  rows.insert(rows.begin(), alone.begin(), alone.end());
+  const FitResult result = fit_cost(rows);
+  CHECK_FALSE(result.cost.context_forward.has_value());
+  REQUIRE(result.cost.context_backward.has_value());
+  const FittedTerms& group = *result.cost.context_backward;
+  CHECK(group.layer == doctest::Approx(7e-5).epsilon(1e-4));
+  CHECK(group.byte == doctest::Approx(3e-10).epsilon(1e-4));
+  CHECK(group.unit + group.token + group.pair + group.segment == 0);
+  CHECK(result.kinds.back().kind == ProfileKind::context);
+  CHECK(result.kinds.back().fitted_mean_error < 1e-6);
+  // A group that takes less than its layers adds nothing.
+  for (ProfileRow& row : rows) {
+    if (row.kind == ProfileKind::context) row.seconds = detail::layer_seconds(layers, row) / 2;
+  }
+  const FitResult less = fit_cost(rows);
+  CHECK(less.cost.context_backward->layer + less.cost.context_backward->byte == 0);
+  CHECK(less.kinds.back().fitted_mean_error > 0.5);
 }
 
 TEST_CASE("fit_cost: B that leaves weights apart and W are fitted together, beside B") {

@@ -135,6 +135,15 @@ TEST_CASE("cost models: the laws hold") {
       test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
     }
   }
+  SUBCASE("fitted, groups too") {
+    FittedCost cost = test::some_fit();
+    for (const double byte : {0.0, 1e-12, 1e-10}) {
+      cost.context_forward = FittedTerms{0, 2e-6, 0, 0, 0, byte};
+      cost.context_backward = FittedTerms{0, 3e-6, 0, 0, 0, 2 * byte};
+      test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+      test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    }
+  }
   SUBCASE("fitted in part") {
     FittedCost cost = test::some_fit();
     cost.layer_forward.reset();
@@ -284,6 +293,55 @@ TEST_CASE("fitted: tensor-parallel collectives inside a node have their measured
           12 * collective);
     CHECK(1e9 * 1000 * 0.75 * static_cast<double>(rates.head_tensor) / fastest <= 2 * collective);
   }
+}
+
+TEST_CASE("fitted: a group that was measured pays for all it sends, and nothing hides it") {
+  const Cluster cluster = without_fixed_costs();
+  const ModelShape model = llama_7b();
+  const auto k = static_cast<double>(model.key_width()),
+             q = static_cast<double>(model.query_width());
+  StageLoad stage = plain_stage(3);
+  stage.exchange_link = cluster.inside;
+  FittedCost cost = test::some_fit();
+  const FittedModel alone(cost, model, cluster, MemorySpec{});
+  cost.context_forward = FittedTerms{0, 1e-4, 0, 0, 0, 2e-10};
+  cost.context_backward = FittedTerms{0, 3e-4, 0, 0, 0, 5e-10};
+  const FittedModel group(cost, model, cluster, MemorySpec{});
+  PackLoad load = whole_slice(0, 1000);
+  load.runs = 1;
+  const auto added = [&](bool back, Recompute recompute) {
+    PackLoad one = load;
+    one.ranks = 1;
+    one.kv_received = one.q_received = one.heads_sent = {};
+    return back ? seconds(group.backward(load, stage, recompute) -
+                          alone.backward(one, stage, recompute))
+                : seconds(group.forward(load, stage) - alone.forward(one, stage));
+  };
+  const auto forward = [](double bytes) { return 3 * (1e-4 + 2e-10 * bytes); };
+  const auto backward = [](double bytes) { return 3 * (3e-4 + 5e-10 * bytes); };
+  load.ranks = 4;
+  CHECK(added(false, Recompute::none) == doctest::Approx(0));  // one rank owns all of it
+  load.kv_received = {3000};
+  const double keys = 3000 * 2 * k * 2, gradients = 3000 * 2 * k * 4;
+  CHECK(added(false, Recompute::none) == doctest::Approx(forward(keys)).epsilon(1e-4));
+  CHECK(added(true, Recompute::none) == doctest::Approx(backward(keys + gradients)).epsilon(1e-4));
+  CHECK(added(true, Recompute::full) ==
+        doctest::Approx(backward(keys + gradients) + forward(keys)).epsilon(1e-4));
+  // By heads, of own tokens: queries, keys and values there, outputs and log-sum-exp home.
+  load.kv_received = {};
+  load.heads_sent = {1000};
+  const double there =
+      1000 * (2 * q * 2 + 2 * k * 2 + static_cast<double>(model.heads) * 4) * 3 / 4;
+  CHECK(added(false, Recompute::none) == doctest::Approx(forward(there)).epsilon(1e-4));
+  const double ahead = 1000 * q * 2 * 3 / 4;
+  const double whole = added(true, Recompute::none);
+  CHECK(whole - (added(true, Recompute::full) - forward(there)) ==
+        doctest::Approx(3 * 5e-10 * ahead).epsilon(1e-3));
+  // Another link keeps its price.
+  stage.exchange_link = cluster.between;
+  CHECK(group.forward(load, stage) == alone.forward(load, stage));
+  CHECK(group.backward(load, stage, Recompute::none) ==
+        alone.backward(load, stage, Recompute::none));
 }
 
 TEST_CASE("cost models: what is computed again and the embedding pay their collectives") {

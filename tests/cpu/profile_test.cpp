@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <sstream>
 #include <vector>
 
 #include "slimpack/cost/fit.hpp"
+#include "slimpack/cost/load.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"
 
@@ -72,6 +74,8 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
          {ProfileKind::p2p, ProfileKind::reduce, ProfileKind::exchange, ProfileKind::tensor}) {
       CHECK(rows_of(rows, kind) == (ranks > 1 ? 5U : 0U));
     }
+    const bool by_heads = divides_heads(profiled_shape(), 1, static_cast<std::int64_t>(ranks));
+    CHECK(rows_of(rows, ProfileKind::context) == (ranks == 1 ? 0U : by_heads ? 32U : 16U));
     std::ostringstream text;
     const Profile profile{{measured_shape(profiled_shape()), cpu::measured_device(ranks)}, rows};
     write_profile(text, profile);
@@ -87,6 +91,33 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
     }
     CHECK(cost.p2p.has_value() == (ranks > 1));
     CHECK(cost.tensor.has_value() == (ranks > 1));
+    CHECK(cost.context_forward.has_value() == (ranks > 1));
+    CHECK(cost.context_backward.has_value() == (ranks > 1));
+  }
+}
+
+TEST_CASE("profile: ranks of a group have equal parts of its packs") {
+  for (const std::int32_t ranks : {2, 3, 4}) {
+    for (const std::int64_t context : {1, 256, 1000}) {
+      CAPTURE(ranks);
+      CAPTURE(context);
+      const auto plans = cpu::group_plans(profiled_shape(), Tokens{context}, ranks);
+      CHECK(plans.size() == (divides_heads(profiled_shape(), 1, ranks) ? 2 : 1));
+      for (const cpu::ProfilePlan& made : plans) {
+        CHECK_NOTHROW((void)runtime::make_program(made.plan));
+        for_each_pack_load(made.plan, [&](PackId id, std::span<const PackLoad> loads) {
+          Tokens tokens;
+          for (const Slice& slice : made.plan.micropacks[index(id)].slices) {
+            tokens += slice.length();
+          }
+          for (const PackLoad& load : loads) {
+            CHECK(load.tokens.value * ranks == tokens.value);
+            CHECK(load.pairs2 == loads.front().pairs2);
+            CHECK(load.kv_received == loads.front().kv_received);
+          }
+        });
+      }
+    }
   }
 }
 

@@ -31,7 +31,7 @@ struct Holdout {
 /// How well one kind was fitted. Errors are |predicted - measured| / measured.
 struct KindFit {
   ProfileKind kind = ProfileKind::layer;  ///< of the rows that were fitted together
-  std::optional<Pass> pass;               ///< of layers and the embedding alone
+  std::optional<Pass> pass;               ///< of layers, groups and the embedding alone
   std::size_t rows = 0;                   ///< all rows of this kind and pass
   std::size_t held_out = 0;               ///< of them, those that the errors below are measured on
   std::optional<double> mean_error;       ///< on the rows held out; absent where there is none
@@ -48,10 +48,12 @@ struct FitResult {
 
 /// Fits each kind and pass by least squares over coefficients >= 0, each row divided by its
 /// measured seconds, so that a small kernel counts as much as a large one. Layers, and B and W of
-/// weights apart, get the two coefficients of tokens that spill where rows ask for them. Errors
+/// weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
+/// context-parallel groups are fitted beyond what the layers of their pass were fitted to. Errors
 /// come from a fit without the held-out rows, the coefficients from one with all. Throws
-/// InvalidInput if `holdout.every` < 2, there is no row, or one of the kinds `apart` and `weight`
-/// has rows without the other or without B of whole layers.
+/// InvalidInput if `holdout.every` < 2, there is no row, one of the kinds `apart` and `weight` has
+/// rows without the other or without B of whole layers, or groups have rows without layers of their
+/// pass.
 [[nodiscard]] FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout = {});
 
 /// The x >= 0 that minimises |Ax - b|: the active-set method of Lawson and Hanson, "Solving Least
@@ -118,11 +120,25 @@ struct ActiveSet {
   return kind <= ProfileKind::weight;
 }
 
+/// Seconds of a row of layers, or of a group without its exchange.
+[[nodiscard]] inline double layer_seconds(const FittedTerms& terms, const ProfileRow& row) {
+  const auto layers = static_cast<double>(row.layers),
+             tokens = static_cast<double>(row.tokens.value);
+  const double of_layer = terms.layer + terms.token * tokens + terms.pair * row.pairs +
+                          terms.segment * static_cast<double>(row.segments) +
+                          terms.key * static_cast<double>(row.keys) +
+                          terms.spill_token * std::max(tokens - terms.spill_from, 0.0);
+  return terms.unit + layers * of_layer +
+         terms.weight_byte * static_cast<double>(row.weight_bytes.value) +
+         terms.accumulator_byte * static_cast<double>(row.accumulator_bytes.value);
+}
+
 /// The columns of one kind: what its seconds are a sum of. Those of layers end with the tokens
 /// beyond `spill_from` where that is not 0.
 [[nodiscard]] inline std::vector<double> features(const ProfileRow& row, std::int64_t spill_from) {
   const auto layers = static_cast<double>(row.layers);
   const auto tokens = static_cast<double>(row.tokens.value);
+  if (row.kind == ProfileKind::context) return {layers, static_cast<double>(row.bytes.value)};
   std::vector<double> columns{1};
   if (has_layers(row.kind)) {
     columns.insert(columns.end(), {layers, layers * tokens});
@@ -148,11 +164,18 @@ struct FittedColumns {
   Eigen::VectorXd x;
   std::int64_t spill_from = 0;  ///< of features()
   double squares = 0;           ///< of the relative errors, their sum
+  /// Of groups, what their layers take besides; null where rows are fitted whole.
+  const FittedTerms* besides = nullptr;
 };
 
 [[nodiscard]] inline FittedTerms fitted_terms(ProfileKind kind, const FittedColumns& fitted) {
   const Eigen::VectorXd& x = fitted.x;
   FittedTerms terms;
+  if (kind == ProfileKind::context) {
+    terms.layer = x(0);
+    terms.byte = x(1);
+    return terms;
+  }
   terms.unit = x(0);
   if (has_layers(kind)) {
     terms.layer = x(1);
@@ -179,26 +202,31 @@ struct FittedColumns {
 /// (predicted - measured) / measured.
 [[nodiscard]] inline double relative_error(const ProfileRow& row, const FittedColumns& fitted) {
   const std::vector<double> columns = features(row, fitted.spill_from);
-  double predicted = 0;
+  double predicted = fitted.besides == nullptr ? 0 : layer_seconds(*fitted.besides, row);
   for (std::size_t i = 0; i < columns.size(); ++i) {
     predicted += columns[i] * fitted.x(static_cast<Eigen::Index>(i));
   }
   return (predicted - row.seconds) / row.seconds;
 }
 
-/// Fits some rows of one kind, with tokens that spill beyond `spill_from` where it is not 0.
+/// Fits some rows of one kind, with tokens that spill beyond `spill_from` where it is not 0, to
+/// what they take beyond `besides` where that is not null.
 [[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows,
-                                            std::int64_t spill_from) {
+                                            const FittedTerms* besides, std::int64_t spill_from) {
   const auto width = static_cast<Eigen::Index>(features(rows.front(), spill_from).size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), width);
+  Eigen::VectorXd left = Eigen::VectorXd::Ones(a.rows());
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (besides != nullptr) {
+      left(static_cast<Eigen::Index>(i)) -= layer_seconds(*besides, rows[i]) / rows[i].seconds;
+    }
     const std::vector<double> row = features(rows[i], spill_from);
     for (Eigen::Index column = 0; column < width; ++column) {
       a(static_cast<Eigen::Index>(i), column) =
           row[static_cast<std::size_t>(column)] / rows[i].seconds;
     }
   }
-  FittedColumns fitted{non_negative_least_squares(a, Eigen::VectorXd::Ones(a.rows())), spill_from};
+  FittedColumns fitted{non_negative_least_squares(a, left), spill_from, 0, besides};
   for (const ProfileRow& row : rows) {
     const double error = relative_error(row, fitted);
     fitted.squares += error * error;
@@ -210,10 +238,11 @@ struct FittedColumns {
 /// coefficients by the Bayesian information criterion (Schwarz, "Estimating the Dimension of a
 /// Model", 1978) and there are more rows than coefficients. It begins at the row's tokens, with a
 /// quarter of the rows on either side, that leave the least squares; the fewest of equal ones.
-[[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows) {
+[[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows,
+                                            const FittedTerms* besides) {
   // Errors of a millionth are those of the digits in the file.
   constexpr double kExact = 1e-12;
-  FittedColumns best = fit_rows(rows, 0);
+  FittedColumns best = fit_rows(rows, besides, 0);
   const auto count = static_cast<double>(rows.size());
   const bool enough = rows.size() > static_cast<std::size_t>(best.x.size()) + 2;
   if (!has_layers(rows.front().kind) || !enough || best.squares <= count * kExact) return best;
@@ -224,7 +253,7 @@ struct FittedColumns {
   double least = best.squares * std::exp(-2 * std::log(count) / count);
   for (std::size_t i = side - 1; i + side < rows.size(); ++i) {
     if (tokens[i] == tokens[i + 1]) continue;
-    FittedColumns fitted = fit_rows(rows, tokens[i]);
+    FittedColumns fitted = fit_rows(rows, besides, tokens[i]);
     if (fitted.squares >= least) continue;
     least = fitted.squares;
     best = std::move(fitted);
@@ -254,8 +283,10 @@ struct FittedColumns {
       return cost.reduce;
     case ProfileKind::exchange:
       return cost.exchange;
-    default:
+    case ProfileKind::tensor:
       return cost.tensor;
+    default:
+      return back ? cost.context_backward : cost.context_forward;
   }
 }
 
@@ -265,13 +296,19 @@ inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResul
   fit.kind = rows.front().kind;
   fit.pass = rows.front().pass;
   fit.rows = rows.size();
+  const FittedTerms* besides = nullptr;
+  if (fit.kind == ProfileKind::context) {
+    const auto& layers = terms_of(result.cost, ProfileKind::layer, fit.pass);
+    require(layers.has_value(), "fit_cost: rows of kind cp need rows of layers of their pass");
+    besides = &*layers;
+  }
   std::vector<ProfileRow> kept, held_out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ((i + 1) % holdout.every == 0 ? held_out : kept).push_back(rows[i]);
   }
   fit.held_out = held_out.size();
   if (!held_out.empty()) {
-    const FittedColumns fitted = fit_rows(kept);
+    const FittedColumns fitted = fit_rows(kept, besides);
     double sum = 0, worst = 0;
     for (const ProfileRow& row : held_out) {
       const double error = std::abs(relative_error(row, fitted));
@@ -281,7 +318,7 @@ inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResul
     fit.mean_error = sum / static_cast<double>(held_out.size());
     fit.worst_error = worst;
   }
-  const FittedColumns fitted = fit_rows(rows);
+  const FittedColumns fitted = fit_rows(rows, besides);
   for (const ProfileRow& row : rows) {
     fit.fitted_mean_error += std::abs(relative_error(row, fitted));
   }

@@ -117,7 +117,10 @@ class FittedModel {
         p2p_(detail::fitted_picos(cost.p2p, "p2p", model, memory)),
         reduce_(detail::fitted_picos(cost.reduce, "reduce", model, memory)),
         exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)),
-        tensor_(detail::fitted_picos(cost.tensor, "tp", model, memory)) {
+        tensor_(detail::fitted_picos(cost.tensor, "tp", model, memory)),
+        context_forward_(detail::fitted_picos(cost.context_forward, "cp_forward", model, memory)),
+        context_backward_(
+            detail::fitted_picos(cost.context_backward, "cp_backward", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
     require_whole(cost);
     measured_apart_ = cost.layer_apart.has_value();
@@ -401,6 +404,13 @@ class FittedModel {
 
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                   bool back, Picos kept = 0) const noexcept {
+    if (const Fitted& measured = measured_context(stage, back)) {
+      const std::int64_t bytes =
+          terms_.exchange_bytes(load, back) + own_head_bytes(load, stage, back);
+      if (load.ranks <= 1 || bytes == 0 || stage.layers == 0) return attention;
+      return attention + kept + picos(stage.layers, measured->layer) +
+             context_bytes(bytes, stage, *measured);
+    }
     if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
       return terms_.in_cp_group(attention, load, stage, back, kept);
     }
@@ -423,11 +433,35 @@ class FittedModel {
 
   [[nodiscard]] Picos ahead(const PackLoad& load, const StageLoad& stage, Recompute recompute,
                             Picos linear) const noexcept {
+    if (const Fitted& measured = measured_context(stage, true)) {
+      if (recompute == Recompute::full) return 0;
+      const std::int64_t bytes = load.heads_sent.value * terms_.ring().heads_query;
+      return context_bytes(bytes * (load.ranks - 1) / load.ranks, stage, *measured);
+    }
     if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
       return queries_ahead(terms_, linear, load, stage, recompute);
     }
     const LinkPicos link{exchange_->byte, exchange_->unit};
     return queries_ahead(terms_, linear, load, stage, recompute, link, link);
+  }
+
+  /// What exchanges of F, or B, were measured to add; nothing where they were not.
+  [[nodiscard]] const Fitted& measured_context(const StageLoad& stage, bool back) const noexcept {
+    static constexpr Fitted kNone;
+    if (stage.exchange_link != terms_.cluster().inside) return kNone;
+    return back ? context_backward_ : context_forward_;
+  }
+  /// Bytes that a rank sends by heads in one layer, but for queries that go ahead of B.
+  [[nodiscard]] std::int64_t own_head_bytes(const PackLoad& load, const StageLoad& stage,
+                                            bool back) const noexcept {
+    if (load.heads_sent == Tokens{}) return 0;
+    const std::int64_t copies = key_copies(terms_.model(), stage.tensor_parallel, load.ranks);
+    return detail::head_bytes(terms_.ring(), load, back, copies) * (load.ranks - 1) / load.ranks;
+  }
+  /// The price of so many bytes of a layer, of all tensor-parallel devices.
+  [[nodiscard]] static Picos context_bytes(std::int64_t bytes, const StageLoad& stage,
+                                           const detail::FittedPicos& measured) noexcept {
+    return picos(bytes * stage.layers, measured.byte / static_cast<double>(stage.tensor_parallel));
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,
@@ -443,6 +477,7 @@ class FittedModel {
   bool measured_apart_ = false;
   Fitted embedding_forward_, embedding_backward_;
   Fitted head_, optimizer_, p2p_, reduce_, exchange_, tensor_;
+  Fitted context_forward_, context_backward_;
 };
 static_assert(RatedCostModel<FittedModel> && SplitCostModel<FittedModel>);
 

@@ -35,29 +35,30 @@ enum class ProfileKind : std::uint8_t {
   p2p,
   reduce,
   exchange,
-  tensor
+  tensor,
+  context
 };
 
 /// The words of ProfileKind in files, in its order.
-inline constexpr std::array<std::string_view, 10> kProfileKinds = {
-    "layer",     "apart", "weight", "embedding", "head",
-    "optimizer", "p2p",   "reduce", "exchange",  "tp"};
+inline constexpr std::array<std::string_view, 11> kProfileKinds = {
+    "layer", "apart",  "weight",   "embedding", "head", "optimizer",
+    "p2p",   "reduce", "exchange", "tp",        "cp"};
 
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
   ProfileKind kind = ProfileKind::layer;  ///< what was measured
-  std::optional<Pass> pass;               ///< of layers and the embedding alone
+  std::optional<Pass> pass;               ///< of layers, of groups and the embedding alone
   Tokens tokens;                          ///< of the unit, where it has any
   double pairs = 0;                       ///< sum over slices of s (prefix + s/2)
-  std::int64_t segments = 0;              ///< of layers and B apart: runs of query rows
-  std::int64_t layers = 0;  ///< of layers, B apart and W: how many the unit ran through
-  std::int64_t ranks = 1;   ///< that take part in the traffic
-  Bytes bytes;              ///< that one device sends, or that the optimizer touches
-  double seconds = 0;       ///< above 0
+  std::int64_t segments = 0;              ///< of units with attention: runs of query rows
+  std::int64_t layers = 0;                ///< of units with layers: how many the unit ran through
+  std::int64_t ranks = 1;                 ///< that take part in the traffic
+  Bytes bytes;                            ///< that one device sends, or that the optimizer touches
+  double seconds = 0;                     ///< above 0
   std::int64_t keys =
-      0;  ///< of layers and B apart: sum over slices of prefix + length; 0: not told
-  Bytes accumulator_bytes{};  ///< of layers and W: gradients of weights that are read and written
-  Bytes weight_bytes{};       ///< of layers and B apart: weights that the unit reads
+      0;  ///< of units with attention: sum over slices of prefix + length; 0: not told
+  Bytes accumulator_bytes{};  ///< of B and W: gradients of weights that are read and written
+  Bytes weight_bytes{};       ///< of units with attention: weights that the unit reads
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
@@ -78,10 +79,10 @@ inline constexpr std::size_t kRequiredProfileColumns = 9;
 
 /// Reads the text of a profile; `name` is the file's name for messages. Lines end in LF or CRLF,
 /// blank lines are skipped, nothing is quoted. The header names the columns, in any order. `pass`
-/// is `forward` or `backward` for layers and the embedding; the rest have one fit for both, so it
-/// may also be `-` or empty there. Lines that begin with `#` are comments, but for `# KEY: VALUE`
-/// with the keys that `write_profile` writes. Throws InvalidInput naming file, line, column or key,
-/// rule and value. O(text).
+/// is `forward` or `backward` for layers, groups and the embedding; the rest have one fit for both,
+/// so it may also be `-` or empty there. Lines that begin with `#` are comments, but for `# KEY:
+/// VALUE` with the keys that `write_profile` writes. Throws InvalidInput naming file, line, column
+/// or key, rule and value. O(text).
 [[nodiscard]] Profile parse_profile(std::string_view text, const std::string& name);
 
 /// Writes what `parse_profile` reads back to an equal profile: what was measured on as lines
@@ -246,10 +247,11 @@ class ProfileLine {
   ProfileRow row;
   const auto* kind = std::find(kProfileKinds.begin(), kProfileKinds.end(), line.text(0));
   line.check(kind != kProfileKinds.end(), 0,
-             "layer, apart, weight, embedding, head, optimizer, p2p, reduce, exchange or tp");
+             "layer, apart, weight, embedding, head, optimizer, p2p, reduce, exchange, tp or cp");
   row.kind = static_cast<ProfileKind>(kind - kProfileKinds.begin());
   const std::string_view pass = line.text(1);
-  if (row.kind == ProfileKind::layer || row.kind == ProfileKind::embedding) {
+  const bool group = row.kind == ProfileKind::context;
+  if (row.kind == ProfileKind::layer || row.kind == ProfileKind::embedding || group) {
     line.check(pass == "forward" || pass == "backward", 1, "forward or backward");
     row.pass = pass == "forward" ? Pass::forward : Pass::backward;
   } else {
@@ -257,12 +259,13 @@ class ProfileLine {
                "forward, backward, - or empty");
   }
   const bool by_tokens = row.kind <= ProfileKind::head;
-  const bool attends = row.kind <= ProfileKind::apart, layers = row.kind <= ProfileKind::weight;
-  row.tokens = {line.integer(2, by_tokens ? 1 : 0)};
+  const bool attends = row.kind <= ProfileKind::apart || group;
+  const bool layers = row.kind <= ProfileKind::weight || group;
+  row.tokens = {line.integer(2, by_tokens || group ? 1 : 0)};
   row.pairs = line.number(3, attends);
   row.segments = line.integer(4, attends ? 1 : 0);
   row.layers = line.integer(5, layers ? 1 : 0);
-  row.ranks = line.integer(6, 1);
+  row.ranks = line.integer(6, group ? 2 : 1);
   line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, apart, weight, embedding and head");
   row.bytes = {line.integer(7, 0)};
   row.seconds = line.number(8, true);

@@ -53,6 +53,11 @@ struct FittedCost {
   std::optional<FittedTerms> reduce;     ///< one ring collective inside a node, by bytes sent
   std::optional<FittedTerms> exchange;   ///< one layer's ring inside a node, by bytes sent
   std::optional<FittedTerms> tensor;     ///< one tensor-parallel collective there, by bytes sent
+  /// What F of layers in a context-parallel group inside a node takes beyond the work of one of its
+  /// ranks: `layer` for each layer and `byte` for each byte that a rank sends in all of them. Where
+  /// it is there, it prices exchanges of F in place of `exchange`, and nothing hides them.
+  std::optional<FittedTerms> context_forward;
+  std::optional<FittedTerms> context_backward;  ///< the same of B, beside weights or apart
   friend bool operator==(const FittedCost&, const FittedCost&) = default;
 };
 

@@ -112,6 +112,12 @@ class ProfileRun {
     require(options.tensor_parallel >= 1 && options.ranks % options.tensor_parallel == 0,
             "measure_profile: tensor_parallel must divide ranks",
             static_cast<std::int64_t>(options.tensor_parallel));
+    if (options.ranks > 1 && options.tensor_parallel == 1 && !options.quick) {
+      for (ProfilePlan& made :
+           group_plans(model_, options.context, static_cast<std::int32_t>(options.ranks))) {
+        shots_.emplace_back(std::move(made));
+      }
+    }
     if (options.tensor_parallel > 1) {
       SplitPlans made =
           split_plans(model_, options.context, static_cast<std::int32_t>(options.tensor_parallel));
@@ -121,7 +127,7 @@ class ProfileRun {
     for (Shot& shot : shots_) {
       shot.devices.reserve(options.ranks);
       for (std::size_t rank = 0; rank < options.ranks; ++rank) {
-        const std::size_t device = rank % shot.devices_a_stage();
+        const std::size_t device = rank % shot.together();
         shot.devices.emplace_back(shot.plan(), device, 1);
         shot.devices.back().reserve(runtime::arena_bytes(
             shot.plan(), shot.program, device, element_bytes_of<Number>(), kBufferAlignment));
@@ -167,9 +173,8 @@ class ProfileRun {
           data(profile_data(profile.plan)),
           seconds(profile.plan.schedule.front().order.size()) {}
     [[nodiscard]] const Plan& plan() const { return profile.plan; }
-    [[nodiscard]] std::size_t devices_a_stage() const {
-      return static_cast<std::size_t>(plan().parallel.tp);
-    }
+    /// Devices that wait for each other: of a plan.
+    [[nodiscard]] std::size_t together() const { return plan().placement.size(); }
 
     ProfilePlan profile;
     runtime::Program program;
@@ -189,21 +194,21 @@ class ProfileRun {
     const std::size_t units = shot.seconds.size();
     std::vector<std::vector<double>> found(options_.ranks);
     std::vector<double> passed(options_.ranks);
-    const std::size_t split = shot.devices_a_stage();
-    std::deque<runtime::Rendezvous> stages;
-    for (std::size_t i = 0; i < options_.ranks / split; ++i) {
-      stages.emplace_back(split, shot.plan().max_in_flight);
+    const std::size_t devices = shot.together();
+    std::deque<runtime::Rendezvous> plans;
+    for (std::size_t i = 0; i < options_.ranks / devices; ++i) {
+      plans.emplace_back(devices, shot.plan().max_in_flight);
     }
     runtime::Rendezvous together(options_.ranks, 1);
     device_threads_.run([&](std::size_t rank) {
       runtime::ThreadTransport start(together, rank);
-      StampedTransport link(stages[rank / split], rank % split);
+      StampedTransport link(plans[rank / devices], rank % devices);
       link.stamps.reserve(units + 2);
       link.clock.reserve(units + 2);
       const runtime::MemoryObserver observer;
       runtime::ErasedTransport through(link);
       runtime::DeviceRun<BasicDevice<Math>, runtime::AnyTransport> run(
-          shot.plan(), shot.program, shot.data, rank % split, shot.devices[rank], through,
+          shot.plan(), shot.program, shot.data, rank % devices, shot.devices[rank], through,
           observer);
       double none = 0;
       start.all_reduce(profile_process_group(options_.ranks, rank), std::span(&none, 1),
@@ -211,12 +216,12 @@ class ProfileRun {
       try {
         (void)run.run();
       } catch (const std::exception& error) {
-        stages[rank / split].abort(error.what());
+        plans[rank / devices].abort(error.what());
         throw;
       }
-      // Devices that split layers wait for each other, which is no computing but takes as long.
+      // Devices that work together wait for each other, which is no computing but takes as long.
       for (std::size_t unit = 0; unit < units; ++unit) {
-        found[rank].push_back(split == 1
+        found[rank].push_back(devices == 1
                                   ? profile_seconds(link.stamps[unit + 1] - link.stamps[unit])
                                   : profile_seconds(link.clock[unit + 1] - link.clock[unit]));
       }
@@ -225,7 +230,7 @@ class ProfileRun {
     for (const auto& rank : found) {
       for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
     }
-    if (split > 1) return;
+    if (devices > 1) return;
     passed_ += std::accumulate(passed.begin(), passed.end(), 0.0);
     for (const auto& rank : found) {
       computed_ += std::accumulate(rank.begin(), rank.end(), 0.0);
@@ -238,9 +243,10 @@ class ProfileRun {
 
   void unit_rows(const Shot& shot) {
     const std::vector<Unit>& order = shot.plan().schedule.front().order;
+    const double share = shot.together() == 1 ? core_share() : 1;
     for (std::size_t i = 0; i < order.size(); ++i) {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / core_share(),
+      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / share,
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
@@ -407,7 +413,9 @@ class ProfileRun {
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
 /// holds the mean over rounds and ranks of the time in which the rank's thread computed, over the
 /// share of all units' time in which threads did: what the host and other programs take is spread
-/// evenly. Only 1, 2 and 4 of the model's layers are built. Throws InvalidInput where an option is
+/// evenly. F and B of a group of all ranks take what passes while they run, waits for each other
+/// among it; they are not measured where layers are split. Only 1, 2 and 4 of the model's layers
+/// are built. Throws InvalidInput where an option is
 /// out of range or the model cannot be executed.
 template <Mathematics Math>
 [[nodiscard]] MeasuredProfile measure_profile(const ModelShape& model,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small plans of one device whose units span what a profile measures.
+// Small plans whose units span what a profile measures.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/layer_bytes.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 
@@ -186,6 +187,54 @@ struct SplitPlans {
   const std::int64_t layers = std::min<std::int64_t>(2, model.layers);
   return {profile_plan(model, layers, packs.packs),
           profile_plan(model, layers, packs.packs, WeightGradients::with, tp)};
+}
+
+/// `profile` on `ranks` ranks that share all samples, whose exchange goes by `mode`. Where a CP
+/// block is a 2 `ranks`-th of each slice's begin and end, ranks have equal parts. O(slices x
+/// ranks).
+[[nodiscard]] inline ProfilePlan in_group(ProfilePlan profile, std::int32_t ranks, Tokens block,
+                                          RingMode mode) {
+  Plan& plan = profile.plan;
+  plan.version = 3;
+  plan.parallel.dp = plan.parallel.max_cp = ranks;
+  plan.memory.cp_block_tokens = block;
+  const std::vector<Unit> order = plan.schedule.front().order;
+  plan.groups = {{}};
+  plan.placement.clear();
+  plan.schedule.clear();
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    plan.groups.front().push_back(rank);
+    plan.placement.push_back({rank, 0, 0, rank});
+    plan.schedule.push_back({rank, 0, order});
+  }
+  for (MicroPack& pack : plan.micropacks) pack.exchange.assign(pack.slices.size(), mode);
+  return profile;
+}
+
+/// Packs of a micro-batch and less of it, in slices and samples of several lengths, on two layers
+/// or as many as the model has, in a group of `ranks` ranks: keys and values travel, and where
+/// ranks can have equal parts of the heads, heads do.
+[[nodiscard]] inline std::vector<ProfilePlan> group_plans(const ModelShape& model, Tokens context,
+                                                          std::int32_t ranks) {
+  const std::int64_t parts = 2 * std::int64_t{ranks};
+  const Tokens block{std::max<std::int64_t>(context.value / (8 * parts), 1)};
+  const std::int64_t eighth = parts * block.value;
+  detail::PackMaker packs;
+  packs.cut(8 * eighth, 4 * eighth);
+  packs.whole({8 * eighth});
+  packs.whole({4 * eighth});
+  packs.whole(std::vector<std::int64_t>(2, 2 * eighth));
+  packs.whole(std::vector<std::int64_t>(4, eighth));
+  packs.whole({2 * eighth});
+  packs.whole({eighth});
+  std::vector<ProfilePlan> plans;
+  for (const RingMode mode : {RingMode::pass_kv, RingMode::by_heads}) {
+    if (mode == RingMode::by_heads && !divides_heads(model, 1, ranks)) continue;
+    plans.push_back(
+        in_group(profile_plan(model, std::min<std::int64_t>(2, model.layers), packs.packs), ranks,
+                 block, mode));
+  }
+  return plans;
 }
 
 /// The same in few units that take a moment: for a rough cost where none was measured.

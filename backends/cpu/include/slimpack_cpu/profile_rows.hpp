@@ -14,8 +14,10 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/load.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack/cost/terms.hpp"
+#include "slimpack/cost/unit_bytes.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -86,19 +88,32 @@ template <class Link, class Timed>
 /// Seconds that a first stage takes for the tokens of a pack before its first layer, or behind it.
 using EmbeddingTimes = std::map<std::pair<Pass, Tokens>, double>;
 
-/// Adds every forward and backward pack of the plan, with no time yet.
+/// What the first rank of a pack's group has of it.
+[[nodiscard]] inline PackLoad rank_load(const Plan& plan, const MicroPack& pack) {
+  PackLoad load;
+  for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) add_slot(load, plan, pack, slot, 0);
+  return load;
+}
+
+/// Adds what a rank has of every forward and backward pack of the plan, with no time yet.
 inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   for (const MicroPack& pack : plan.micropacks) {
     if (pack.pass == Pass::weight) continue;
-    Tokens tokens;
-    for (const Slice& slice : pack.slices) tokens += slice.length();
-    times[{pack.pass, tokens}] = 0;
+    times[{pack.pass, rank_load(plan, pack).tokens}] = 0;
   }
 }
 
+/// Bytes that a rank of a pack's group sends in one layer.
+[[nodiscard]] inline std::int64_t group_bytes(const Plan& plan, const MicroPack& pack,
+                                              const PackLoad& load) {
+  const ExchangeBytes each = exchange_bytes(plan, pack);
+  return load.kv_received.value * each.kv + load.q_received.value * each.q +
+         load.heads_sent.value * each.heads * (load.ranks - 1) / load.ranks;
+}
+
 /// The row of a unit that took `seconds`, its embedding not counted; nothing for a unit that is
-/// not fitted, and of a plan whose weights are apart for all but B and W: the others are as in
-/// other plans. `held` is what the device always holds.
+/// not fitted, of a plan whose weights are apart for all but B and W, and of a group for all but F
+/// and B: the others are as in other plans. `held` is what the device always holds.
 [[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
                                                            const Unit& unit, double seconds,
                                                            const StaticBytes& held,
@@ -106,6 +121,10 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   ProfileRow row;
   row.seconds = std::max(seconds, 1e-9);
   const bool apart = profile.weights == WeightGradients::apart;
+  const bool group = profile.plan.groups.front().size() > 1;
+  if (group && unit.kind != UnitKind::forward && unit.kind != UnitKind::backward) {
+    return std::nullopt;
+  }
   if (apart && unit.kind != UnitKind::backward && unit.kind != UnitKind::weight) {
     return std::nullopt;
   }
@@ -116,13 +135,11 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   }
   if (!names_pack(unit.kind)) return std::nullopt;
   const MicroPack& pack = profile.plan.micropacks[index(unit.pack)];
-  for (const Slice& slice : pack.slices) {
-    const auto length = static_cast<double>(slice.length().value);
-    row.tokens += slice.length();
-    row.pairs += length * (static_cast<double>(slice.begin.value) + length / 2);
-    row.keys += slice.end.value;
-    ++row.segments;
-  }
+  const PackLoad load = rank_load(profile.plan, pack);
+  row.tokens = load.tokens;
+  row.pairs = static_cast<double>(load.pairs2) / 2;
+  row.keys = load.keys;
+  row.segments = load.segments;
   if (unit.kind == UnitKind::head) {
     ProfileRow head;
     head.kind = ProfileKind::head;
@@ -147,6 +164,11 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
     row.kind = ProfileKind::apart;
   } else {
     row.pass = pack.pass;
+    if (group) {
+      row.kind = ProfileKind::context;
+      row.ranks = load.ranks;
+      row.bytes = {row.layers * group_bytes(profile.plan, pack, load)};
+    }
     if (pack.pass == Pass::backward) row.accumulator_bytes = accumulators;
   }
   row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);

@@ -110,9 +110,11 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, request_.runtime);
     const bool groups = plan.parallel.max_cp > 1;
     if (!groups && !settings.shard_weights) return plan;
-    return SimulationOnlyPlan{
-        std::move(plan), std::move(times),
-        groups ? "exchange of heads between ranks" : "weights sharded over ranks", exchanged};
+    return SimulationOnlyPlan{std::move(plan), std::move(times),
+                              groups
+                                  ? "exchange by heads that leaves queries with the heads until B"
+                                  : "weights sharded over ranks",
+                              exchanged};
   }
   void describe(const FlexSpSettings& settings, const Plan& plan, SettingTexts& texts) const {
     texts["micro_batches"] = std::to_string(count(settings));
@@ -313,15 +315,15 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// tests/planners/flexsp_test.cpp).
 ///
 /// A SimulationOnlyPlan wherever weights are sharded or a group has several ranks. A plan's
-/// exchange by heads is not FlexSP's: it keeps queries by their owners, has no more ranks than keys
-/// have heads, and blocks of each sample on each rank; nor does a plan with sharded weights leave a
-/// rank without work in a round. Times of F and B are those of Ulysses on any cost model; R is
-/// priced beside the all-to-alls of these units; bytes in memory, of H and of transfers are those
-/// of the plan's blocks of 32 tokens, less what is sharded. Deviations in its favour: an all-to-all
-/// sends to its own node and to others at the same time; queries, keys and values kept for the
-/// backward pass stay split by heads; a rank without a group does not wait for its round; several
-/// stages, which FlexSP does not have, run in a common order that a simulation finds under the
-/// memory limit (detail/shared_batches.hpp); as published there is one stage.
+/// exchange by heads is not FlexSP's: it keeps queries by their owners, and blocks of each sample
+/// on each rank; nor does a plan with sharded weights leave a rank without work in a round. Times
+/// of F and B are those of Ulysses on any cost model; R is priced beside the all-to-alls of these
+/// units; bytes in memory, of H and of transfers are those of the plan's blocks of 32 tokens, less
+/// what is sharded. Deviations in its favour: an all-to-all sends to its own node and to others at
+/// the same time; queries, keys and values kept for the backward pass stay split by heads; a rank
+/// without a group does not wait for its round; several stages, which FlexSP does not have, run in
+/// a common order that a simulation finds under the memory limit (detail/shared_batches.hpp); as
+/// published there is one stage.
 ///
 /// Infeasible where more than one chunk is asked for; as published, several stages too.
 struct FlexSp {
