@@ -35,6 +35,9 @@
 namespace slimpack::trainer {
 namespace {
 
+/// Where layers are split, collectives of more bytes than this are measured in units.
+constexpr Bytes kSmallTensor{65'536};
+
 using cpu::detail::mean;
 using cpu::detail::median;
 using cpu::detail::profile_process_group;
@@ -318,7 +321,7 @@ class ProfileOnCuda {
                     }
                   }));
       // Where layers are split, larger ones are measured in units.
-      if (tensor_parallel_ == 1 || Bytes{bytes} <= cpu::detail::kSmallTensor) tensor(bytes);
+      if (tensor_parallel_ == 1 || Bytes{bytes} <= kSmallTensor) tensor(bytes);
     }
   }
 

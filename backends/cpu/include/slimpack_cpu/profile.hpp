@@ -349,8 +349,8 @@ class ProfileRun {
             std::ranges::copy(others.first(all.size()), all.begin());
             link.reduce_scatter(process_group, all, first, first + part);
           });
-      // Where layers are split, larger ones are measured in units.
-      if (options_.tensor_parallel == 1 || Bytes{bytes} <= kSmallTensor) {
+      // Where layers are split, they are measured in units.
+      if (options_.tensor_parallel == 1) {
         traffic_row(ProfileKind::tensor, Bytes{bytes * (ranks - 1) / ranks}, both / 2);
       }
     }

@@ -175,7 +175,7 @@ struct SplitPlans {
   ProfilePlan split;  ///< of `tp` devices
 };
 /// Packs of what a micro-batch holds, in slices and documents of several lengths, and of a quarter
-/// of it, on two layers or as many as the model has.
+/// and a 16th of it, on two layers or as many as the model has.
 [[nodiscard]] inline SplitPlans split_plans(const ModelShape& model, Tokens context,
                                             std::int32_t tp) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
@@ -184,6 +184,7 @@ struct SplitPlans {
   packs.whole(std::vector<std::int64_t>(8, most / 8));
   packs.whole(std::vector<std::int64_t>(32, most / 64));
   packs.whole({most / 4});
+  packs.whole({most / 16});
   const std::int64_t layers = std::min<std::int64_t>(2, model.layers);
   return {profile_plan(model, layers, packs.packs),
           profile_plan(model, layers, packs.packs, WeightGradients::with, tp)};

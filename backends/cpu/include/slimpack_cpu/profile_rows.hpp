@@ -175,9 +175,6 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   return row;
 }
 
-/// Where layers are split, collectives of more bytes than this are measured in units.
-inline constexpr Bytes kSmallTensor{65'536};
-
 /// The row of the tensor-parallel collectives of a unit of `profile` that takes `alone` seconds on
 /// one device and `split` on so many `devices`; nothing for a unit without layers. What F and B
 /// take beyond their part of what they take alone, over the collectives that they have: waits for
