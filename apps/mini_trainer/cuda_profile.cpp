@@ -81,10 +81,8 @@ class ProfileOnCuda {
     model_.bytes_per_element = CudaDevice::element_sizes().element;
     plans_ = cpu::profile_plans(model_, context);
     if (tensor_parallel > 1) {
-      cpu::SplitPlans made =
-          cpu::split_plans(model_, context, static_cast<std::int32_t>(tensor_parallel));
-      plans_.push_back(std::move(made.alone));
-      plans_.push_back(std::move(made.split));
+      plans_.push_back(
+          cpu::split_plan(model_, context, static_cast<std::int32_t>(tensor_parallel)));
     }
     ranks_.device_threads().run(
         [&](std::size_t rank) { benches_[rank] = std::make_unique<Bench>(); });
@@ -98,9 +96,7 @@ class ProfileOnCuda {
   [[nodiscard]] CudaProfile measured() {
     embedding();
     if (ranks_.size() > 1) traffic();
-    const std::size_t units = plans_.size() - (tensor_parallel_ > 1 ? 2 : 0);
-    for (std::size_t i = 0; i < units; ++i) unit_rows(i);
-    if (units < plans_.size()) split_rows(units);
+    for (std::size_t i = 0; i < plans_.size(); ++i) unit_rows(i);
     if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
     std::ranges::stable_sort(profile_.rows, {},
                              [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
@@ -202,36 +198,16 @@ class ProfileOnCuda {
   void unit_rows(std::size_t number) {
     const cpu::ProfilePlan& profile = plans_[number];
     Shot shot(profile.plan, ranks_);
-    if (ranks_.size() > 1) {
+    const bool compared = ranks_.size() > 1 && shot.devices_a_stage() == 1;
+    if (compared) {
       for (const auto& unit : measure(shot, number, 1)) alone_ += mean(unit);
     }
     const Seconds seconds = measure(shot, number, ranks_.size());
     const std::vector<Unit>& order = profile.plan.schedule.front().order;
     for (std::size_t i = 0; i < order.size(); ++i) {
-      loaded_ += mean(seconds[i]);
+      if (compared) loaded_ += mean(seconds[i]);
       const auto row =
           cpu::detail::profile_row(profile, order[i], mean(seconds[i]), shot.held(), embedding_);
-      if (row) profile_.rows.push_back(*row);
-    }
-  }
-
-  /// The plan of this number on each rank alone, the next one on those that split layers together.
-  void split_rows(std::size_t number) {
-    const cpu::ProfilePlan& profile = plans_[number];
-    StaticBytes held;
-    Seconds alone;
-    {
-      Shot shot(profile.plan, ranks_);
-      held = shot.held();
-      alone = measure(shot, number, ranks_.size());
-    }
-    Shot shot(plans_[number + 1].plan, ranks_);
-    const Seconds split = measure(shot, number + 1, ranks_.size());
-    const std::vector<Unit>& order = profile.plan.schedule.front().order;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const auto row =
-          cpu::detail::split_row(profile, order[i], mean(alone[i]), mean(split[i]),
-                                 static_cast<std::int64_t>(tensor_parallel_), held, embedding_);
       if (row) profile_.rows.push_back(*row);
     }
   }

@@ -115,6 +115,8 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
   refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'kind' must be layer, apart, weight, embedding, head, optimizer, "
           "p2p, reduce, exchange, tp or cp, got 'lyer'");
+  refuses(kHeader + "tp,-,128,8192,2,4,2,64,0.001\n",
+          "p.csv:2: column 'pass' must be forward or backward where there are layers, got '-'");
   refuses(kHeader + "cp,-,128,8192,2,4,2,64,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got '-'");
   refuses(kHeader + "cp,forward,128,8192,2,4,1,64,0.001\n",
@@ -288,7 +290,9 @@ TEST_CASE("fit_cost: groups are fitted beyond the layers of their pass") {
         7e-5 * static_cast<double>(row.layers) + 3e-10 * static_cast<double>(row.bytes.value);
   }
   CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost(rows)),
-                       "fit_cost: rows of kind cp need rows of layers of their pass", InvalidInput);
+                       "fit_cost: rows of kinds tp, in units, and cp need rows of layers of "
+                       "their pass",
+                       InvalidInput);
   rows.insert(rows.begin(), alone.begin(), alone.end());
   const FitResult result = fit_cost(rows);
   CHECK_FALSE(result.cost.context_forward.has_value());
@@ -306,6 +310,43 @@ TEST_CASE("fit_cost: groups are fitted beyond the layers of their pass") {
   const FitResult less = fit_cost(rows);
   CHECK(less.cost.context_backward->layer + less.cost.context_backward->byte == 0);
   CHECK(less.kinds.back().fitted_mean_error > 0.5);
+}
+
+TEST_CASE("fit_cost: collectives in units are fitted beyond what devices have of the layers") {
+  const FittedTerms layers{1e-5, 2e-5, 3.6e-7, 3.3e-11, 5e-7, 0};
+  std::vector<ProfileRow> rows, units;
+  Random random(8);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (const ProfileRow& row : synthetic(4, layers, ProfileKind::layer, pass, 0)) {
+      rows.push_back(row);
+      ProfileRow& unit = units.emplace_back(row);
+      unit.kind = ProfileKind::tensor;
+      unit.ranks = random.between(2, 4);
+      unit.bytes = {random.between(1, 10'000'000)};
+      const auto tp = static_cast<double>(unit.ranks),
+                 tokens = static_cast<double>(unit.tokens.value);
+      const auto count = static_cast<double>(unit.layers * (pass == Pass::forward ? 4 : 6) + 1);
+      unit.seconds = layers.unit +
+                     static_cast<double>(unit.layers) *
+                         (layers.layer + (layers.token * tokens + layers.pair * unit.pairs) / tp +
+                          layers.segment * static_cast<double>(unit.segments)) +
+                     count * (6e-6 + 2e-10 * static_cast<double>(unit.bytes.value));
+    }
+  }
+  CHECK_THROWS_AS(static_cast<void>(fit_cost(units)), InvalidInput);
+  ProfileRow alone;  // beside one by itself
+  alone.kind = ProfileKind::tensor;
+  alone.ranks = 2;
+  alone.bytes = {1'000'000};
+  alone.seconds = 6e-6 + 2e-4;
+  units.push_back(alone);
+  rows.insert(rows.end(), units.begin(), units.end());
+  const FitResult result = fit_cost(rows);
+  REQUIRE(result.cost.tensor.has_value());
+  CHECK(result.cost.tensor->unit == doctest::Approx(6e-6).epsilon(1e-4));
+  CHECK(result.cost.tensor->byte == doctest::Approx(2e-10).epsilon(1e-4));
+  CHECK(result.kinds.back().rows == units.size());
+  CHECK(!result.kinds.back().pass.has_value());
 }
 
 TEST_CASE("fit_cost: B that leaves weights apart and W are fitted together, beside B") {

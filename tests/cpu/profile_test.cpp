@@ -124,9 +124,7 @@ TEST_CASE("profile: ranks of a group have equal parts of its packs") {
 TEST_CASE("profile: ranks that split layers have rows of their collectives in units") {
   ModelShape shape = profiled_shape();
   shape.kv_heads = 2;
-  const cpu::SplitPlans plans = cpu::split_plans(shape, Tokens{256}, 2);
-  CHECK(plans.split.plan.placement.size() == 2);
-  CHECK(plans.split.plan.micropacks == plans.alone.plan.micropacks);
+  CHECK(cpu::split_plan(shape, Tokens{256}, 2).plan.placement.size() == 2);
   for (const std::size_t ranks : {2U, 4U}) {
     CAPTURE(ranks);
     cpu::ProfileOptions options = small_profile(ranks);
@@ -138,7 +136,9 @@ TEST_CASE("profile: ranks that split layers have rows of their collectives in un
       if (row.kind != ProfileKind::tensor) continue;
       CHECK(row.ranks == 2);
       CHECK(row.seconds > 0);
-      tokens.push_back(row.bytes.value * 2 / (shape.hidden * 4));
+      CHECK(row.layers == 2);
+      CHECK(row.bytes.value * 2 == row.tokens.value * shape.hidden * 4);
+      tokens.push_back(row.tokens.value);
     }
     CHECK(tokens ==
           std::vector<std::int64_t>{128, 128, 256, 128, 64, 16, 16, 64, 128, 256, 128, 128});

@@ -16,6 +16,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/fitted.hpp"
 #include "slimpack/cost/profile.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 #include "slimpack/plan/plan.hpp"
 
@@ -49,11 +50,11 @@ struct FitResult {
 /// Fits each kind and pass by least squares over coefficients >= 0, each row divided by its
 /// measured seconds, so that a small kernel counts as much as a large one. Layers, and B and W of
 /// weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
-/// context-parallel groups are fitted beyond what the layers of their pass were fitted to. Errors
-/// come from a fit without the held-out rows, the coefficients from one with all. Throws
-/// InvalidInput if `holdout.every` < 2, there is no row, one of the kinds `apart` and `weight` has
-/// rows without the other or without B of whole layers, or groups have rows without layers of their
-/// pass.
+/// context-parallel groups, and of units that tensor-parallel devices split, are fitted beyond what
+/// the layers of their pass were fitted to. Errors come from a fit without the held-out rows, the
+/// coefficients from one with all. Throws InvalidInput if `holdout.every` < 2, there is no row, one
+/// of the kinds `apart` and `weight` has rows without the other or without B of whole layers, or
+/// such units have rows without layers of their pass.
 [[nodiscard]] FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout = {});
 
 /// The x >= 0 that minimises |Ax - b|: the active-set method of Lawson and Hanson, "Solving Least
@@ -120,17 +121,19 @@ struct ActiveSet {
   return kind <= ProfileKind::weight;
 }
 
-/// Seconds of a row of layers, or of a group without its exchange.
-[[nodiscard]] inline double layer_seconds(const FittedTerms& terms, const ProfileRow& row) {
-  const auto layers = static_cast<double>(row.layers),
-             tokens = static_cast<double>(row.tokens.value);
-  const double of_layer = terms.layer + terms.token * tokens + terms.pair * row.pairs +
-                          terms.segment * static_cast<double>(row.segments) +
-                          terms.key * static_cast<double>(row.keys) +
-                          terms.spill_token * std::max(tokens - terms.spill_from, 0.0);
-  return terms.unit + layers * of_layer +
-         terms.weight_byte * static_cast<double>(row.weight_bytes.value) +
-         terms.accumulator_byte * static_cast<double>(row.accumulator_bytes.value);
+/// Seconds of layers, of a row of them alone, of a group without its exchange or, on `tp` devices,
+/// without collectives.
+[[nodiscard]] inline double layer_seconds(const FittedTerms& terms, const ProfileRow& row,
+                                          double tp = 1) {
+  const auto layers = static_cast<double>(row.layers);
+  const auto tokens = static_cast<double>(row.tokens.value);
+  const double shared = terms.token * tokens + terms.pair * row.pairs +
+                        terms.key * static_cast<double>(row.keys) +
+                        terms.spill_token * std::max(tokens - terms.spill_from * tp, 0.0);
+  const double bytes = terms.weight_byte * static_cast<double>(row.weight_bytes.value) +
+                       terms.accumulator_byte * static_cast<double>(row.accumulator_bytes.value);
+  return terms.unit + bytes / tp +
+         layers * (terms.layer + shared / tp + terms.segment * static_cast<double>(row.segments));
 }
 
 /// The columns of one kind: what its seconds are a sum of. Those of layers end with the tokens
@@ -139,6 +142,12 @@ struct ActiveSet {
   const auto layers = static_cast<double>(row.layers);
   const auto tokens = static_cast<double>(row.tokens.value);
   if (row.kind == ProfileKind::context) return {layers, static_cast<double>(row.bytes.value)};
+  if (row.kind == ProfileKind::tensor) {
+    // Those of a unit, with the embedding's, or one by itself.
+    const double each = row.pass == Pass::forward ? kTensorForward : kTensorBackward;
+    const double count = row.layers == 0 ? 1 : layers * each + 1;
+    return {count, count * static_cast<double>(row.bytes.value)};
+  }
   std::vector<double> columns{1};
   if (has_layers(row.kind)) {
     columns.insert(columns.end(), {layers, layers * tokens});
@@ -164,8 +173,12 @@ struct FittedColumns {
   Eigen::VectorXd x;
   std::int64_t spill_from = 0;  ///< of features()
   double squares = 0;           ///< of the relative errors, their sum
-  /// Of groups, what their layers take besides; null where rows are fitted whole.
-  const FittedTerms* besides = nullptr;
+};
+
+/// A row and what of its seconds was fitted before.
+struct FitRow {
+  ProfileRow row;
+  double besides = 0;
 };
 
 [[nodiscard]] inline FittedTerms fitted_terms(ProfileKind kind, const FittedColumns& fitted) {
@@ -200,34 +213,31 @@ struct FittedColumns {
 }
 
 /// (predicted - measured) / measured.
-[[nodiscard]] inline double relative_error(const ProfileRow& row, const FittedColumns& fitted) {
+[[nodiscard]] inline double relative_error(const FitRow& one, const FittedColumns& fitted) {
+  const ProfileRow& row = one.row;
   const std::vector<double> columns = features(row, fitted.spill_from);
-  double predicted = fitted.besides == nullptr ? 0 : layer_seconds(*fitted.besides, row);
+  double predicted = one.besides;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     predicted += columns[i] * fitted.x(static_cast<Eigen::Index>(i));
   }
   return (predicted - row.seconds) / row.seconds;
 }
 
-/// Fits some rows of one kind, with tokens that spill beyond `spill_from` where it is not 0, to
-/// what they take beyond `besides` where that is not null.
-[[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows,
-                                            const FittedTerms* besides, std::int64_t spill_from) {
-  const auto width = static_cast<Eigen::Index>(features(rows.front(), spill_from).size());
+/// Fits some rows of one kind, with tokens that spill beyond `spill_from` where it is not 0.
+[[nodiscard]] inline FittedColumns fit_rows(std::span<const FitRow> rows, std::int64_t spill_from) {
+  const auto width = static_cast<Eigen::Index>(features(rows.front().row, spill_from).size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), width);
   Eigen::VectorXd left = Eigen::VectorXd::Ones(a.rows());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (besides != nullptr) {
-      left(static_cast<Eigen::Index>(i)) -= layer_seconds(*besides, rows[i]) / rows[i].seconds;
-    }
-    const std::vector<double> row = features(rows[i], spill_from);
+    const double seconds = rows[i].row.seconds;
+    left(static_cast<Eigen::Index>(i)) -= rows[i].besides / seconds;
+    const std::vector<double> row = features(rows[i].row, spill_from);
     for (Eigen::Index column = 0; column < width; ++column) {
-      a(static_cast<Eigen::Index>(i), column) =
-          row[static_cast<std::size_t>(column)] / rows[i].seconds;
+      a(static_cast<Eigen::Index>(i), column) = row[static_cast<std::size_t>(column)] / seconds;
     }
   }
-  FittedColumns fitted{non_negative_least_squares(a, left), spill_from, 0, besides};
-  for (const ProfileRow& row : rows) {
+  FittedColumns fitted{non_negative_least_squares(a, left), spill_from};
+  for (const FitRow& row : rows) {
     const double error = relative_error(row, fitted);
     fitted.squares += error * error;
   }
@@ -238,22 +248,21 @@ struct FittedColumns {
 /// coefficients by the Bayesian information criterion (Schwarz, "Estimating the Dimension of a
 /// Model", 1978) and there are more rows than coefficients. It begins at the row's tokens, with a
 /// quarter of the rows on either side, that leave the least squares; the fewest of equal ones.
-[[nodiscard]] inline FittedColumns fit_rows(std::span<const ProfileRow> rows,
-                                            const FittedTerms* besides) {
+[[nodiscard]] inline FittedColumns fit_rows(std::span<const FitRow> rows) {
   // Errors of a millionth are those of the digits in the file.
   constexpr double kExact = 1e-12;
-  FittedColumns best = fit_rows(rows, besides, 0);
+  FittedColumns best = fit_rows(rows, 0);
   const auto count = static_cast<double>(rows.size());
   const bool enough = rows.size() > static_cast<std::size_t>(best.x.size()) + 2;
-  if (!has_layers(rows.front().kind) || !enough || best.squares <= count * kExact) return best;
+  if (!has_layers(rows.front().row.kind) || !enough || best.squares <= count * kExact) return best;
   std::vector<std::int64_t> tokens;
-  for (const ProfileRow& row : rows) tokens.push_back(row.tokens.value);
+  for (const FitRow& row : rows) tokens.push_back(row.row.tokens.value);
   std::ranges::sort(tokens);
   const std::size_t side = (rows.size() + 3) / 4;
   double least = best.squares * std::exp(-2 * std::log(count) / count);
   for (std::size_t i = side - 1; i + side < rows.size(); ++i) {
     if (tokens[i] == tokens[i + 1]) continue;
-    FittedColumns fitted = fit_rows(rows, besides, tokens[i]);
+    FittedColumns fitted = fit_rows(rows, tokens[i]);
     if (fitted.squares >= least) continue;
     least = fitted.squares;
     best = std::move(fitted);
@@ -290,27 +299,38 @@ struct FittedColumns {
   }
 }
 
+/// The pass that a row is fitted with: none where one fit serves both.
+[[nodiscard]] inline std::optional<Pass> fitted_pass(const ProfileRow& row) {
+  return row.kind == ProfileKind::tensor ? std::nullopt : row.pass;
+}
+
+/// What of a row's seconds `cost` tells already: the layers of a group, or those that devices
+/// split.
+[[nodiscard]] inline double fitted_before(FittedCost& cost, const ProfileRow& row) {
+  const bool split = row.kind == ProfileKind::tensor && row.layers > 0;
+  if (row.kind != ProfileKind::context && !split) return 0;
+  const auto& layers = terms_of(cost, ProfileKind::layer, row.pass);
+  require(layers.has_value(),
+          "fit_cost: rows of kinds tp, in units, and cp need rows of layers of "
+          "their pass");
+  return layer_seconds(*layers, row, split ? static_cast<double>(row.ranks) : 1);
+}
+
 /// Fits the rows of one kind and pass, and measures the error on those that are held out.
-inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResult& result) {
+inline void fit_kind(std::span<const FitRow> rows, Holdout holdout, FitResult& result) {
   KindFit fit;
-  fit.kind = rows.front().kind;
-  fit.pass = rows.front().pass;
+  fit.kind = rows.front().row.kind;
+  fit.pass = fitted_pass(rows.front().row);
   fit.rows = rows.size();
-  const FittedTerms* besides = nullptr;
-  if (fit.kind == ProfileKind::context) {
-    const auto& layers = terms_of(result.cost, ProfileKind::layer, fit.pass);
-    require(layers.has_value(), "fit_cost: rows of kind cp need rows of layers of their pass");
-    besides = &*layers;
-  }
-  std::vector<ProfileRow> kept, held_out;
+  std::vector<FitRow> kept, held_out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     ((i + 1) % holdout.every == 0 ? held_out : kept).push_back(rows[i]);
   }
   fit.held_out = held_out.size();
   if (!held_out.empty()) {
-    const FittedColumns fitted = fit_rows(kept, besides);
+    const FittedColumns fitted = fit_rows(kept);
     double sum = 0, worst = 0;
-    for (const ProfileRow& row : held_out) {
+    for (const FitRow& row : held_out) {
       const double error = std::abs(relative_error(row, fitted));
       sum += error;
       worst = std::max(worst, error);
@@ -318,8 +338,8 @@ inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResul
     fit.mean_error = sum / static_cast<double>(held_out.size());
     fit.worst_error = worst;
   }
-  const FittedColumns fitted = fit_rows(rows, besides);
-  for (const ProfileRow& row : rows) {
+  const FittedColumns fitted = fit_rows(rows);
+  for (const FitRow& row : rows) {
     fit.fitted_mean_error += std::abs(relative_error(row, fitted));
   }
   fit.fitted_mean_error /= static_cast<double>(rows.size());
@@ -376,9 +396,11 @@ inline FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout) {
   for (std::size_t kind = 0; kind < kProfileKinds.size(); ++kind) {
     for (const std::optional<Pass> pass :
          {std::optional<Pass>{}, std::optional{Pass::forward}, std::optional{Pass::backward}}) {
-      std::vector<ProfileRow> same;
+      std::vector<detail::FitRow> same;
       for (const ProfileRow& row : rows) {
-        if (row.kind == static_cast<ProfileKind>(kind) && row.pass == pass) same.push_back(row);
+        if (row.kind != static_cast<ProfileKind>(kind) || detail::fitted_pass(row) != pass)
+          continue;
+        same.push_back({row, detail::fitted_before(result.cost, row)});
       }
       if (!same.empty()) detail::fit_kind(same, holdout, result);
     }

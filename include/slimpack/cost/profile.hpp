@@ -47,14 +47,14 @@ inline constexpr std::array<std::string_view, 11> kProfileKinds = {
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
   ProfileKind kind = ProfileKind::layer;  ///< what was measured
-  std::optional<Pass> pass;               ///< of layers, of groups and the embedding alone
-  Tokens tokens;                          ///< of the unit, where it has any
-  double pairs = 0;                       ///< sum over slices of s (prefix + s/2)
-  std::int64_t segments = 0;              ///< of units with attention: runs of query rows
-  std::int64_t layers = 0;                ///< of units with layers: how many the unit ran through
-  std::int64_t ranks = 1;                 ///< that take part in the traffic
-  Bytes bytes;                            ///< that one device sends, or that the optimizer touches
-  double seconds = 0;                     ///< above 0
+  std::optional<Pass> pass;   ///< of layers, groups, `tensor` in units, and the embedding
+  Tokens tokens;              ///< of the unit, where it has any
+  double pairs = 0;           ///< sum over slices of s (prefix + s/2)
+  std::int64_t segments = 0;  ///< of units with attention: runs of query rows
+  std::int64_t layers = 0;    ///< of units with layers: how many the unit ran through
+  std::int64_t ranks = 1;     ///< that take part in the traffic
+  Bytes bytes;                ///< that one device sends, or that the optimizer touches
+  double seconds = 0;         ///< above 0
   std::int64_t keys =
       0;  ///< of units with attention: sum over slices of prefix + length; 0: not told
   Bytes accumulator_bytes{};  ///< of B and W: gradients of weights that are read and written
@@ -257,6 +257,9 @@ class ProfileLine {
   } else {
     line.check(pass.empty() || pass == "-" || pass == "forward" || pass == "backward", 1,
                "forward, backward, - or empty");
+    if (row.kind == ProfileKind::tensor && (pass == "forward" || pass == "backward")) {
+      row.pass = pass == "forward" ? Pass::forward : Pass::backward;
+    }
   }
   const bool by_tokens = row.kind <= ProfileKind::head;
   const bool attends = row.kind <= ProfileKind::apart || group;
@@ -266,6 +269,8 @@ class ProfileLine {
   row.segments = line.integer(4, attends ? 1 : 0);
   row.layers = line.integer(5, layers ? 1 : 0);
   row.ranks = line.integer(6, group ? 2 : 1);
+  line.check(row.kind != ProfileKind::tensor || row.layers == 0 || row.pass, 1,
+             "forward or backward where there are layers");
   line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, apart, weight, embedding and head");
   row.bytes = {line.integer(7, 0)};
   row.seconds = line.number(8, true);

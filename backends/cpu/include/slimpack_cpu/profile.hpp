@@ -119,10 +119,8 @@ class ProfileRun {
       }
     }
     if (options.tensor_parallel > 1) {
-      SplitPlans made =
-          split_plans(model_, options.context, static_cast<std::int32_t>(options.tensor_parallel));
-      shots_.emplace_back(std::move(made.alone));
-      shots_.emplace_back(std::move(made.split));
+      shots_.emplace_back(
+          split_plan(model_, options.context, static_cast<std::int32_t>(options.tensor_parallel)));
     }
     for (Shot& shot : shots_) {
       shot.devices.reserve(options.ranks);
@@ -157,9 +155,7 @@ class ProfileRun {
         break;
       }
     }
-    const std::size_t units = shots_.size() - (options_.tensor_parallel > 1 ? 2 : 0);
-    for (std::size_t i = 0; i < units; ++i) unit_rows(shots_[i]);
-    if (units < shots_.size()) split_rows(shots_[units], shots_[units + 1]);
+    for (const Shot& shot : shots_) unit_rows(shot);
     std::ranges::stable_sort(rows_, {},
                              [](const ProfileRow& row) { return std::pair(row.kind, row.pass); });
     return {std::move(rows_), core_share()};
@@ -248,17 +244,6 @@ class ProfileRun {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
       const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / share,
                                    shot.devices.front().static_bytes(), embedding_);
-      if (row) rows_.push_back(*row);
-    }
-  }
-
-  void split_rows(const Shot& alone, const Shot& split) {
-    const std::vector<Unit>& order = split.plan().schedule.front().order;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const auto row =
-          split_row(alone.profile, order[i], mean(alone.seconds[i]) / core_share(),
-                    mean(split.seconds[i]), static_cast<std::int64_t>(options_.tensor_parallel),
-                    alone.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
   }

@@ -169,14 +169,9 @@ class PackMaker {
   return plans;
 }
 
-/// The same packs on devices alone and on tensor-parallel ones together.
-struct SplitPlans {
-  ProfilePlan alone;  ///< of one device
-  ProfilePlan split;  ///< of `tp` devices
-};
 /// Packs of what a micro-batch holds, in slices and documents of several lengths, and of a quarter
-/// and a 16th of it, on two layers or as many as the model has.
-[[nodiscard]] inline SplitPlans split_plans(const ModelShape& model, Tokens context,
+/// and a 16th of it, on two layers or as many as the model has, which `tp` devices split.
+[[nodiscard]] inline ProfilePlan split_plan(const ModelShape& model, Tokens context,
                                             std::int32_t tp) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
   detail::PackMaker packs;
@@ -185,9 +180,8 @@ struct SplitPlans {
   packs.whole(std::vector<std::int64_t>(32, most / 64));
   packs.whole({most / 4});
   packs.whole({most / 16});
-  const std::int64_t layers = std::min<std::int64_t>(2, model.layers);
-  return {profile_plan(model, layers, packs.packs),
-          profile_plan(model, layers, packs.packs, WeightGradients::with, tp)};
+  return profile_plan(model, std::min<std::int64_t>(2, model.layers), packs.packs,
+                      WeightGradients::with, tp);
 }
 
 /// `profile` on `ranks` ranks that share all samples, whose exchange goes by `mode`. Where a CP

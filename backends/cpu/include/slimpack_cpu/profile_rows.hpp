@@ -112,8 +112,9 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
 }
 
 /// The row of a unit that took `seconds`, its embedding not counted; nothing for a unit that is
-/// not fitted, of a plan whose weights are apart for all but B and W, and of a group for all but F
-/// and B: the others are as in other plans. `held` is what the device always holds.
+/// not fitted, of a plan whose weights are apart for all but B and W, and of devices that work
+/// together for all but F and B: the others are as in other plans. `held` is what the device always
+/// holds.
 [[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
                                                            const Unit& unit, double seconds,
                                                            const StaticBytes& held,
@@ -122,7 +123,8 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   row.seconds = std::max(seconds, 1e-9);
   const bool apart = profile.weights == WeightGradients::apart;
   const bool group = profile.plan.groups.front().size() > 1;
-  if (group && unit.kind != UnitKind::forward && unit.kind != UnitKind::backward) {
+  const std::int64_t tp = profile.plan.parallel.tp;
+  if ((group || tp > 1) && unit.kind != UnitKind::forward && unit.kind != UnitKind::backward) {
     return std::nullopt;
   }
   if (apart && unit.kind != UnitKind::backward && unit.kind != UnitKind::weight) {
@@ -169,35 +171,15 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
       row.ranks = load.ranks;
       row.bytes = {row.layers * group_bytes(profile.plan, pack, load)};
     }
+    if (tp > 1) {
+      const ModelShape& model = profile.plan.model;
+      row.kind = ProfileKind::tensor;
+      row.ranks = tp;
+      row.bytes = {row.tokens.value * model.hidden * model.bytes_per_element * (tp - 1) / tp};
+    }
     if (pack.pass == Pass::backward) row.accumulator_bytes = accumulators;
   }
   row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);
-  return row;
-}
-
-/// The row of the tensor-parallel collectives of a unit of `profile` that takes `alone` seconds on
-/// one device and `split` on so many `devices`; nothing for a unit without layers. What F and B
-/// take beyond their part of what they take alone, over the collectives that they have: waits for
-/// each other, and products with few columns, which take longer than their part, are in it.
-[[nodiscard]] inline std::optional<ProfileRow> split_row(const ProfilePlan& profile,
-                                                         const Unit& unit, double alone,
-                                                         double split, std::int64_t devices,
-                                                         const StaticBytes& held,
-                                                         const EmbeddingTimes& embedding) {
-  if (!runs_layers(unit.kind)) return std::nullopt;
-  const ModelShape& model = profile.plan.model;
-  const auto part = profile_row(profile, unit, alone, held, embedding);
-  const std::int64_t collectives =
-      part->layers * (part->pass == Pass::forward ? kTensorForward : kTensorBackward) +
-      1;  // of the embedding
-  const double beyond = split - embedding.at({*part->pass, part->tokens}) -
-                        part->seconds / static_cast<double>(devices);
-  ProfileRow row;
-  row.kind = ProfileKind::tensor;
-  row.ranks = devices;
-  row.bytes =
-      Bytes{part->tokens.value * model.hidden * model.bytes_per_element * (devices - 1) / devices};
-  row.seconds = std::max(beyond / static_cast<double>(collectives), 1e-9);
   return row;
 }
 
