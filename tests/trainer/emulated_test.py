@@ -131,7 +131,7 @@ class EmulatedTest(unittest.TestCase):
                          {"layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange",
                           "tp"})
         # By itself the smallest, then of F and B of five packs in slices and documents.
-        self.assertEqual(sum(row["kind"] == "tp" for row in rows), 1 + 2 * 5)
+        self.assertEqual(sum(row["kind"] == "tp" for row in rows), 1 + 2 * 6)
         subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
         self.assertIn("tp", json.loads(pathlib.Path(cost).read_text()))
         self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)
