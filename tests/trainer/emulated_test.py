@@ -130,7 +130,7 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual({row["kind"] for row in rows},
                          {"layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange",
                           "tp"})
-        # By itself the smallest, then of F and B of five packs in slices and documents.
+        # By itself the smallest, then F and B of six packs in slices and documents.
         self.assertEqual(sum(row["kind"] == "tp" for row in rows), 1 + 2 * 6)
         subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
         self.assertIn("tp", json.loads(pathlib.Path(cost).read_text()))

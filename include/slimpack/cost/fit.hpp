@@ -144,9 +144,9 @@ struct ActiveSet {
   if (row.kind == ProfileKind::context) return {layers, static_cast<double>(row.bytes.value)};
   if (row.kind == ProfileKind::tensor) {
     // Those of a unit, with the embedding's, or one by itself.
-    const double each = row.pass == Pass::forward ? kTensorForward : kTensorBackward;
-    const double count = row.layers == 0 ? 1 : layers * each + 1;
-    return {count, count * static_cast<double>(row.bytes.value)};
+    const std::int64_t each = row.pass == Pass::forward ? kTensorForward : kTensorBackward;
+    const std::int64_t count = row.layers == 0 ? 1 : row.layers * each + 1;
+    return {static_cast<double>(count), static_cast<double>(count * row.bytes.value)};
   }
   std::vector<double> columns{1};
   if (has_layers(row.kind)) {
