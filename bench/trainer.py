@@ -32,7 +32,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from statistics import mean, median
+from statistics import median
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tests" / "trainer"), str(ROOT / "tests" / "mpi")]
@@ -306,10 +306,29 @@ REFERENCE_WARMUP = 3  # turns that touch memory for the first time
 REFERENCE_TURNS = 3  # before each plan of a profile: a turn takes a tenth of the plan's time, and varies more
 
 
+def row_medians(profiles):
+    """The lines of one profile whose seconds are medians of those of several, alike in all else."""
+    rows = []
+    for alike in zip(*profiles, strict=True):
+        if alike[0].startswith("#"):
+            rows.append(alike[0])
+        elif alike[0].startswith("kind,"):
+            place = alike[0].rstrip().split(",").index("seconds")
+            rows.append(alike[0])
+        else:
+            fields = [line.rstrip().split(",") for line in alike]
+            seconds = f"{median(float(one[place]) for one in fields):.9g}"
+            apart = {",".join(one[:place] + [seconds] + one[place + 1:]) for one in fields}
+            if len(apart) > 1:
+                raise Failure(f"profiles differ in a row: {' / '.join(sorted(apart))}")
+            rows.append(apart.pop() + "\n")
+    return rows
+
+
 def fit_in_turns(options, folder, degrees, fixed):
-    """A cost by profiles of so many loaded ranks, and the mean of the reference's times beside them: the reference runs
-    before each plan of a profile, whose rows are means too."""
-    rows, beside = [], []
+    """A cost by medians of several profiles of so many loaded ranks, and the median of the reference's times beside them:
+    the reference runs before each plan of a profile, whose rows are medians too."""
+    profiles, beside = [], []
     for number in range(options.profiles):
         profile = folder / f"profile-{number}.csv"
         measured = Turns(options, folder, f"profile-{number}", *degrees, "--context", options.context, "--profile", profile)
@@ -323,12 +342,11 @@ def fit_in_turns(options, folder, degrees, fixed):
                 raise Failure(f"profile: {measured.why()}")
         finally:
             measured.end()
-        lines = profile.read_text().splitlines(keepends=True)
-        rows += lines if number == 0 else [line for line in lines if not line.startswith(("#", "kind,"))]
+        profiles.append(profile.read_text().splitlines(keepends=True))
     profile = folder / "profile.csv"
-    profile.write_text("".join(rows))
+    profile.write_text("".join(row_medians(profiles)))
     seconds = fixed.seconds()
-    return calibrate(options, profile), mean(seconds[place] for place in beside)
+    return calibrate(options, profile), median(seconds[place] for place in beside)
 
 
 def over_reference(step):
@@ -343,7 +361,7 @@ def fidelity(step):
 
 def clock_of(options, folder, ranks, lengths):
     """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
-    their mean beside the profile; and why a planner is not among them. Each goes on until it is known well enough how long
+    their median beside the profile; and why a planner is not among them. Each goes on until it is known well enough how long
     its steps take, `slimpack` until all have ended."""
     count = 1
     for degree in ranks[1::2]:
@@ -505,7 +523,7 @@ def clock(options, folder):
         print("Medians. A *step* has its 10th to its 90th percentile beside it, all others the interval that has the median "
               f"in it with a probability of at least {100 - 100 * reference.DOUBT:g} %. A time is divided by the mean of the "
               "reference's before and behind it: *over* compares the same documents under `slimpack`, *by the reference* has "
-              "the reference's mean beside the profile as the time that predictions are of.\n")
+              "the reference's median beside the profile as the time that predictions are of.\n")
         table(["degrees", "planner", "chunks, head on", "|", "steps", "step, s", "over `slimpack`", "predicted",
                "predicted / measured", "by the reference", "peak bytes counted / predicted"], rows)
         table(["degrees", "measured on", "reference", "|", "turns", "s", "interquartile range over median"], references)

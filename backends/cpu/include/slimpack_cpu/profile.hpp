@@ -55,7 +55,7 @@ struct MeasuredProfile {
   /// What `fit_cost` is fitted to.
   std::vector<ProfileRow> rows;
   /// Of the time that units took, the share in which their threads computed, in 0 .. 1. The rest
-  /// went to other programs and to the host; rows are already longer by it.
+  /// went to other programs and to the host; rows are longer by what is usual of it.
   double core_share = 1;
 };
 
@@ -177,11 +177,13 @@ class ProfileRun {
     runtime::StepData data;
     std::vector<BasicDevice<Math>> devices;    ///< one a rank
     std::vector<std::vector<double>> seconds;  ///< by unit, of all rounds and ranks
+    std::vector<double> passed;                ///< in all units of a round and rank
   };
 
   void forget_units() {
     for (Shot& shot : shots_) {
       for (auto& unit : shot.seconds) unit.clear();
+      shot.passed.clear();
     }
     computed_ = passed_ = 0;
   }
@@ -226,6 +228,7 @@ class ProfileRun {
     for (const auto& rank : found) {
       for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
     }
+    shot.passed.insert(shot.passed.end(), passed.begin(), passed.end());
     if (devices > 1) return;
     passed_ += std::accumulate(passed.begin(), passed.end(), 0.0);
     for (const auto& rank : found) {
@@ -233,16 +236,18 @@ class ProfileRun {
     }
   }
 
-  /// What the host and other programs take of the cores they take in a step too, but seldom from
-  /// the same units.
   [[nodiscard]] double core_share() const { return std::min(1.0, computed_ / passed_); }
 
+  /// Medians leave out rounds in which the host was slow or busy with something else. What it takes
+  /// of every round, seldom from the same units, is spread over all of them.
   void unit_rows(const Shot& shot) {
     const std::vector<Unit>& order = shot.plan().schedule.front().order;
-    const double share = shot.together() == 1 ? core_share() : 1;
+    std::vector<double> seconds;
+    for (const auto& unit : shot.seconds) seconds.push_back(median(unit));
+    const double longer =
+        median(shot.passed) / std::accumulate(seconds.begin(), seconds.end(), 0.0);
     for (std::size_t i = 0; i < order.size(); ++i) {
-      // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / share,
+      const auto row = profile_row(shot.profile, order[i], seconds[i] * longer,
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
@@ -396,10 +401,11 @@ class ProfileRun {
 /// Measures layers, embedding, head and optimizer of a model of this shape, and messages, sums and
 /// exchanges between threads (with two or more ranks), for `fit_cost`. Layers, head and optimizer
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
-/// holds the mean over rounds and ranks of the time in which the rank's thread computed, over the
-/// share of all units' time in which threads did: what the host and other programs take is spread
-/// evenly. F and B of a group of all ranks take what passes while they run, waits for each other
-/// among it; they are not measured where layers are split. Only 1, 2 and 4 of the model's layers
+/// holds the median over rounds and ranks of the time in which the rank's thread computed, longer
+/// by the factor by which the median time of its plan is above the sum of its units' medians: what
+/// the host and other programs always take is spread evenly, what they take of some rounds is left
+/// out. F and B of a group of all ranks take what passes while they run, waits for each other among
+/// it; they are not measured where layers are split. Only 1, 2 and 4 of the model's layers
 /// are built. Throws InvalidInput where an option is
 /// out of range or the model cannot be executed.
 template <Mathematics Math>
