@@ -99,10 +99,16 @@ template <class Read>
   }
 }
 
-/// Buffers of messages are held as the plan's prediction has it.
-[[nodiscard]] runtime::Program program_of(const Plan& plan) {
+/// Buffers of messages are held as the plan's prediction has it. Devices that queue their work in
+/// an order made beforehand wait for no late message: it may come behind the wait in that order.
+[[nodiscard]] runtime::Program program_of(const Plan& plan, const RankKind& ranks) {
   runtime::Program program = runtime::make_program(plan);
-  runtime::keep_sends(program, sim::send_ends(plan, sim::simulate_plan(plan)));
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+  std::vector<Bytes> peaks;
+  if (!ranks.placed) {
+    for (const auto& peak : simulation.timeline.peak) peaks.push_back(peak.bytes);
+  }
+  runtime::keep_sends(program, sim::send_ends(plan, simulation), peaks);
   return program;
 }
 
@@ -220,7 +226,7 @@ PreparedStep StepMaker::next() {
   PreparedStep step;
   step.plan = *planners::take_plan(std::move(outcome.result));
   if (!partitioned_) keep_partition(step.plan);
-  step.program = program_of(step.plan);
+  step.program = program_of(step.plan, ranks_);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
   step.arena = arenas(step.plan, step.program, ranks_);
   step.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -266,7 +272,7 @@ PreparedStep step_of_plan(const Corpus& corpus, const Options& options, const Pl
   });
   // A plan made from lengths counts no end-of-document token.
   step.plan.target_tokens = tokens.target_tokens;
-  step.program = program_of(step.plan);
+  step.program = program_of(step.plan, ranks);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
   step.arena = arenas(step.plan, step.program, ranks);
   return step;

@@ -8,6 +8,7 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "slimpack/core/error.hpp"
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack/io/cost_file.hpp"
@@ -20,11 +21,20 @@ namespace {
   return share ? fmt::format("{:.2f} %", 100 * *share) : "-";
 }
 
+/// Throws InvalidInput that names the file where its rows fit no cost.
+[[nodiscard]] FitResult fit_of(const Profile& read, const std::string& profile) {
+  try {
+    return fit_cost(read.rows);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(profile + ": " + error.what());
+  }
+}
+
 /// Fits and writes the cost model, then prints its errors.
 int run(const std::string& profile, const std::string& output) {
   std::ostream& out = check_outputs({{"--output", output}}) ? std::cerr : std::cout;
   const Profile read = parse_profile(read_file(profile), profile);
-  const FitResult fit = fit_cost(read.rows);
+  const FitResult fit = fit_of(read, profile);
   const CostFile file{fit.cost, read.measured};
   write_file(output, cost_file_to_json(file));
   if (const std::string warning = unknown_origin(file, profile); !warning.empty()) {

@@ -693,6 +693,11 @@ class Cli(unittest.TestCase):
         self.assertEqual(run("validate", "plan.json").returncode, 0)
         self.write("bad.csv", rows[0] + "\nlayer,forward,10,5,1,1,1,0,-3\n")
         self.refuse(2, r"bad\.csv", "calibrate", "bad.csv", "-o", "cost2.json")
+        for kind, traffic, rule in (("cp", "2,4096", "rows of layers of their pass"),
+                                    ("tp", "2,4096", "rows of layers of their pass"),
+                                    ("apart", "1,0", "must be measured together")):
+            self.write("alone.csv", rows[0] + f"\n{kind},backward,1024,524800,1,2,{traffic},0.01\n")
+            self.refuse(2, r"alone\.csv: .*" + rule, "calibrate", "alone.csv", "-o", "cost2.json")
 
     def test_a_calibration_of_another_model_or_machine_is_refused(self):
         origin = {"model": "tiny", "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 384, "vocab": 257,

@@ -19,6 +19,7 @@ from small_runs import MODEL
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import reference  # noqa: E402
+import trainer  # noqa: E402
 
 BIN = sys.argv[1]
 
@@ -56,6 +57,22 @@ class ReferenceTest(unittest.TestCase):
                          (["y", "z"], "the median of 12 times of y is known to 33 %, z has 2 times; wanted are at least 6 "
                           "times, over those of the fixed reference, whose median is known to 1 %, so the machine does not "
                           "keep its speed and no time of these is reported"))
+
+
+class ProfileTest(unittest.TestCase):
+    HEAD = ["# model: tiny\n", "kind,pass,tokens,bytes,seconds\n"]
+
+    def test_seconds_of_a_row_are_the_median_of_the_profiles(self):
+        profiles = [self.HEAD + [f"layer,forward,64,0,{one}\n", f"p2p,,0,4096,{other}\n"]
+                    for one, other in (("0.3", "1e-06"), ("0.1", "3e-06"), ("0.2", "2e-06"))]
+        self.assertEqual(trainer.row_medians(profiles),
+                         self.HEAD + ["layer,forward,64,0,0.2\n", "p2p,,0,4096,2e-06\n"])
+        self.assertEqual(trainer.row_medians(profiles[:1]), profiles[0])
+
+    def test_rows_of_different_units_are_refused(self):
+        profiles = [self.HEAD + [f"layer,forward,{tokens},0,0.1\n"] for tokens in (64, 65)]
+        with self.assertRaisesRegex(trainer.Failure, "profiles differ in a row: layer,forward,64"):
+            trainer.row_medians(profiles)
 
 
 class ClockTest(unittest.TestCase):

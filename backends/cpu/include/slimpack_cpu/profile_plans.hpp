@@ -118,7 +118,8 @@ class PackMaker {
 /// The plans of a profile for samples of up to `context` tokens: one sample in slices with growing
 /// prefixes, coarse and fine; packs of 1 to 256 samples; packs of mixed lengths; packs of few
 /// tokens and of as many as a micro-batch has; on 1, 2 and 4 layers, or as many as the model has;
-/// those on 1 and 4 once more with the gradients of weights apart.
+/// those on 1 and 4 once more with the gradients of weights apart. What packs of few tokens keep of
+/// one layer stays in the caches of a core, which no stage of several layers has; they are on 4.
 [[nodiscard]] inline std::vector<ProfilePlan> profile_plans(const ModelShape& model,
                                                             Tokens context) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
@@ -137,9 +138,6 @@ class PackMaker {
   };
   detail::PackMaker one;
   one.cut(most, part(4));
-  one.cut(part(2), part(16));
-  one.whole({part(30)});
-  one.whole({part(60)});
   one.whole(about(128, part(1024)));
   one.whole(about(64, part(300)));
   one.whole({most});
@@ -150,12 +148,18 @@ class PackMaker {
   two.whole(about(64, part(128)));
   two.whole(about(256, part(1500)));
   two.whole({part(128)});
+  two.whole(about(8, part(64)));
   two.whole(beside(about(64, part(128)), part(2)));
   detail::PackMaker four;
   four.whole({part(8)});
   four.whole(beside(about(100, part(800)), part(4)));
   four.whole(beside(about(100, part(200)), part(2)));
   four.whole(about(32, part(64)));
+  four.cut(part(2), part(16));
+  four.whole({part(30)});
+  four.whole({part(60)});
+  four.whole(about(12, part(192)));
+  four.whole(about(16, part(128)));
   std::vector<ProfilePlan> plans;
   const auto add = [&](std::int64_t layers, const detail::PackMaker& maker,
                        WeightGradients weights) {

@@ -7,9 +7,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
@@ -301,6 +303,15 @@ inline void append_losses(std::vector<TokenLosses>& to, std::span<const PieceMem
   for_each_piece_loss(pieces, losses, [&](const Piece& piece, std::span<const double> values) {
     to.push_back({piece.sample, piece.begin, {values.begin(), values.end()}});
   });
+}
+
+/// Throws ExecutionError that names the first of what is held although the step has ended.
+inline void require_drained(std::initializer_list<std::pair<const char*, std::size_t>> held) {
+  for (const auto& [what, count] : held) {
+    if (count == 0) continue;
+    throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
+                         std::to_string(count) + ")");
+  }
 }
 
 }  // namespace detail

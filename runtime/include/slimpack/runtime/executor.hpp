@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -141,8 +142,15 @@ class DeviceRun {
     }
   }
 
+  /// Bytes that go with events of this moment still to come are there or gone already.
+  [[nodiscard]] Held allocate(std::int64_t bytes) {
+    const Bytes after = std::accumulate(changes_.begin(), changes_.end(), now_ + Bytes{bytes});
+    if (own_.peak && after > *own_.peak) collect_sends(true);
+    return {backend_.allocate(Bytes{bytes}), Bytes{bytes}};
+  }
+
   [[nodiscard]] Held hold(MemoryKind kind, std::int64_t bytes) {
-    Held held{backend_.allocate(Bytes{bytes}), Bytes{bytes}};
+    Held held = allocate(bytes);
     changes_[static_cast<std::size_t>(kind)] += held.bytes;
     return held;
   }
@@ -161,9 +169,8 @@ class DeviceRun {
 
   void post(Moment moment, MessageRef message) {
     if (message.index >= program_.channels[message.channel].messages.size()) return;
-    const std::int64_t size = boundary_.bytes(boundary_.sent(message));
-    Held& held =
-        receives_.emplace(message, Held{backend_.allocate(Bytes{size}), Bytes{size}}).first->second;
+    Held& held = receives_.emplace(message, allocate(boundary_.bytes(boundary_.sent(message))))
+                     .first->second;
     emit(moment, MemoryKind::receive_buffer, message, unit_, held.bytes);
     link_.post_receive(boundary_.channel(message.channel), message.index,
                        boundary_.travelling(message, bytes(held)));
@@ -174,14 +181,17 @@ class DeviceRun {
     emit(Moment::transfer_end, MemoryKind::send_buffer, message, sent.sender_unit, -held.bytes);
   }
 
-  void collect_sends() {
+  /// Frees buffers of messages that have been sent, those that are late too where they are awaited.
+  void collect_sends(bool await_late = false) {
     std::erase_if(sends_, [&](const auto& send) {
       const auto& [message, held] = send;
       const ChannelWork& work = program_.channels[message.channel];
-      const bool ended = work.messages[message.index].kept_until <= unit_ &&
-                         link_.send_ended(boundary_.channel(message.channel), message.index);
-      if (ended) emit_sent(message, held);
-      return ended;
+      const Channel channel = boundary_.channel(message.channel);
+      if (work.messages[message.index].kept_until > unit_) return false;
+      if (await_late) link_.await_send(channel, message.index);
+      if (!link_.send_ended(channel, message.index)) return false;
+      emit_sent(message, held);
+      return true;
     });
   }
 
@@ -198,12 +208,10 @@ class DeviceRun {
   void start() {
     backend_.begin_step(plan_, data_);
     result_.held = backend_.static_bytes();
-    const auto held = [&](MemoryKind kind, Bytes size) {
-      emit(Moment::step_start, kind, std::nullopt, 0, size);
-    };
-    held(MemoryKind::weights, result_.held.weights);
-    held(MemoryKind::weight_gradients, result_.held.gradients);
-    held(MemoryKind::optimizer_state, result_.held.optimizer);
+    const StaticBytes& held = result_.held;
+    emit(Moment::step_start, MemoryKind::weights, std::nullopt, 0, held.weights);
+    emit(Moment::step_start, MemoryKind::weight_gradients, std::nullopt, 0, held.gradients);
+    emit(Moment::step_start, MemoryKind::optimizer_state, std::nullopt, 0, held.optimizer);
     for (const std::size_t channel : own_.incoming) {
       for (std::size_t message = 0; message < static_cast<std::size_t>(plan_.max_in_flight);
            ++message) {
@@ -273,7 +281,7 @@ class DeviceRun {
   [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to) {
     const std::int64_t size = boundary_.bytes(part(work));
     if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);
-    Held held{backend_.allocate(Bytes{size}), Bytes{size}};
+    Held held = allocate(size);
     emit(Moment::unit_start, MemoryKind::send_buffer, work.send, unit_, held.bytes);
     return bytes(sends_.emplace(*work.send, std::move(held)).first->second);
   }
@@ -443,30 +451,22 @@ class DeviceRun {
     last_outputs_.erase(output);
   }
 
-  /// The drained test.
   void finish() {
     if constexpr (requires { backend_.finish(link_); }) backend_.finish(link_);
     for (const auto& [pieces, losses] : losses_)
       detail::append_losses(result_.losses, pieces, losses);
     while (!sends_.empty()) await_send(sends_.begin()->first);
-    const auto none = [](std::size_t count, const char* what) {
-      if (count == 0) return;
-      throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
-                           std::to_string(count) + ")");
-    };
-    none(kept_.size(), "kept activations");
-    none(samples_.size(), "keys and values");
-    none(apart_.size(), "what is left to W");
-    none(last_outputs_.size(), "outputs of the last layer");
-    none(hidden_.size(), "hidden gradients");
-    none(handed_.size(), "tensors between chunks");
-    none(receives_.size(), "receive buffers");
+    detail::require_drained({{"kept activations", kept_.size()},
+                             {"keys and values", samples_.size()},
+                             {"what is left to W", apart_.size()},
+                             {"outputs of the last layer", last_outputs_.size()},
+                             {"hidden gradients", hidden_.size()},
+                             {"tensors between chunks", handed_.size()},
+                             {"receive buffers", receives_.size()}});
     const Bytes held = result_.held.weights + result_.held.gradients + result_.held.optimizer;
-    if (now_ != held) {
-      throw ExecutionError("the step must end with the bytes always held, " +
-                           std::to_string(held.value) + ", but counts " +
-                           std::to_string(now_.value));
-    }
+    if (now_ == held) return;
+    throw ExecutionError("the step must end with the bytes always held, " +
+                         std::to_string(held.value) + ", but counts " + std::to_string(now_.value));
   }
 
   const Plan& plan_;

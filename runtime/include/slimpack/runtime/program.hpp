@@ -120,6 +120,7 @@ struct DeviceProgram {
   std::int32_t pp = 0;                ///< stage
   std::vector<UnitWork> units;        ///< as in `DeviceSchedule::order`
   std::vector<std::size_t> incoming;  ///< channels that end here, in `Program::channels`, ascending
+  std::optional<Bytes> peak;          ///< above which it waits for late messages (`keep_sends`)
 };
 
 /// A plan as its devices read it. Indices count within these vectors.
@@ -445,7 +446,7 @@ inline Program make_program(const Plan& plan) {
   detail::add_blocks(plan, program);
   detail::add_shares(plan, program);
   for (const DeviceSchedule& order : plan.schedule) {
-    DeviceProgram device{order.dp, order.pp, {}, {}};
+    DeviceProgram device{order.dp, order.pp, {}, {}, {}};
     for (std::size_t place = 0; place < order.order.size(); ++place) {
       device.units.push_back(detail::locate(plan, order, place));
     }
@@ -459,11 +460,18 @@ inline Program make_program(const Plan& plan) {
 
 /// Has the buffers of messages stay as long as a simulation says (`send_ends`), by device and unit,
 /// so that what devices hold does not depend on which of them is a moment early. Without this a
-/// buffer goes before the first unit that begins when its message has been sent. Throws
-/// InvalidInput unless there is an entry a unit. O(messages).
-inline void keep_sends(Program& program, std::span<const std::vector<std::size_t>> ends) {
+/// buffer goes before the first unit that begins when its message has been sent. With the
+/// simulation's `peaks`, by device, a device holds no more because a message is late: it waits for
+/// messages that have been sent by now in the simulation where what it allocates would be above its
+/// peak. What it waits for does not wait for it, as all of that came before in the simulation.
+/// Throws InvalidInput unless there is an entry a unit and, where there are any, a peak a device.
+/// O(messages).
+inline void keep_sends(Program& program, std::span<const std::vector<std::size_t>> ends,
+                       std::span<const Bytes> peaks = {}) {
   require(ends.size() == program.devices.size(), "execution: ends of sends must be given by device",
           static_cast<std::int64_t>(ends.size()));
+  require(peaks.empty() || peaks.size() == ends.size(), "execution: peaks must be given by device",
+          static_cast<std::int64_t>(peaks.size()));
   for (std::size_t device = 0; device < ends.size(); ++device) {
     const auto& units = program.devices[device].units;
     require(ends[device].size() == units.size(),
@@ -474,6 +482,7 @@ inline void keep_sends(Program& program, std::span<const std::vector<std::size_t
         program.channels[send->channel].messages[send->index].kept_until = ends[device][unit];
       }
     }
+    if (!peaks.empty()) program.devices[device].peak = peaks[device];
   }
 }
 
