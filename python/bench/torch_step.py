@@ -3,16 +3,19 @@
 """Whole training steps on two CPU processes, each plan and torch's own schedules in turns.
 
     python python/bench/torch_step.py FOLDER --settings 8 --rounds 5
+    python python/bench/torch_step.py FOLDER --settings 2 --rounds 12 --every --degrees dp2
 
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
 (10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
 as predicted, and predicted over measured time. Before and behind each step both processes run the same products: a
 measured ratio is of times over theirs, so that a machine that changes its speed favours none. Rounds go on until the
 median of each contender's times over theirs is known to --reference-limit; where after --tries times as many as are wanted
-it is not, there is no row of the setting but one sentence that says why, and the status is 1. torch's
+it is not, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the
+one of all others that predicts best, or with --every all whose plan run_plan executes. *By the reference* is predicted
+over measured time, times taken over those of the same products right before and behind the profile. torch's
 schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
 padded at their end to the common size that torch needs, and the fastest of several numbers of them counts; a setting of
-one document has none of them. All losses of a setting have to agree.
+one document has none of them, and without a pipeline there are none. All losses of a setting have to agree.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -54,7 +57,8 @@ CLUSTER = dict(base="h100", name="cpu", devices_per_node=2, memory=64e9, reserve
                matrix_flops=8e10, attention_forward_flops=4e10, attention_backward_flops=4e10,
                memory_bytes_per_s=1e10, inside=dict(bytes_per_s=2e9, latency_s=5e-5), kernel_s=1e-5)
 FIXED = ["megatron", "megatron-interleaved", "slimpipe-order"]
-OTHERS = ["kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe", "slimpipe", "zeppelin"]
+DEGREES = {"pp2": dict(pp=2), "dp2": dict(dp=2)}
+OTHERS = ["megatron-cp", "hybrid-cp", "fcp", "flexsp", "kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe", "slimpipe", "zeppelin"]
 
 
 def draw(seed: int, tokens: int) -> dict[str, Any]:
@@ -83,19 +87,20 @@ def model(sizes: dict[str, Any], seed: int = 0) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).float()
 
 
-def request_of(folder: Path) -> dict[str, Any]:
+def request_of(folder: Path, degrees: str) -> dict[str, Any]:
     """What slimpack.plan takes for the model, machine and prices in a folder."""
-    return dict({name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}, pp=2, runtime="torch",
-                memory=60e9, threads=1)
+    return dict({name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}, **DEGREES[degrees],
+                runtime="torch", memory=60e9, threads=1)
 
 
 def measure_prices(folder: Path, sizes: dict[str, Any], context: int, budget: float) -> None:
-    """Writes them, from a profile of two loaded processes."""
+    """Writes them, from a profile of two loaded processes, and what the fixed products take beside it."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
     model, profile = folder / "model.json", folder / "profile.csv"
     model.write_text(json.dumps(config))
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))
+    beside = on_two_ranks(measure_products, sizes)
     for command in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
                      "slimpack.torch.profile", "--model", model, "--device", "cpu", "--dtype", "float32",
                      "--context", str(context), "--budget", str(budget), "-o", profile],
@@ -105,10 +110,20 @@ def measure_prices(folder: Path, sizes: dict[str, Any], context: int, budget: fl
         if done.returncode:
             raise RuntimeError(done.stderr)
         print(done.stdout, file=sys.stderr)
+        if "calibrate" not in command:
+            beside += on_two_ranks(measure_products, sizes)
+    (folder / "beside.json").write_text(json.dumps(beside))
 
 
-def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dict[str, Plan]:
-    """Plans by planner: slimpack's, three rivals, and of all other rivals the one that predicts best."""
+def measure_products(rank: int, sizes: dict[str, Any]) -> list[float]:
+    """Seconds of the fixed products, run several times on both ranks."""
+    fixed = _products(sizes)
+    fixed()
+    return [_timed(fixed, None)[0] for _ in range(10)]
+
+
+def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str, every: bool) -> dict[str, Plan]:
+    """Plans by planner: slimpack's, three rivals, and of all other rivals the one that predicts best, or every one."""
     def plan(planner: str, **options: Any) -> Optional[Plan]:
         try:
             return slimpack.plan(setting["lengths"], context=setting["context"], planner=planner, effort=effort,
@@ -118,14 +133,14 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
 
     def best(planner: str) -> Optional[Plan]:
         # Interleaving is what that rival is; all others have the same freedom as slimpack.
-        free = [n for n in (1, 2, 4) if n <= setting["chunks"]]
+        free = [n for n in (1, 2, 4) if n <= setting["chunks"]] if asked.get("pp", 1) > 1 else [1]
         made = [plan(planner)] if planner == "megatron-interleaved" else [plan(planner, chunks=n) for n in free]
         return min((one for one in made if one is not None), key=lambda one: one.iteration_s, default=None)
 
     found = {name: best(name) for name in [*FIXED, "slimpack", *OTHERS]}
     others = [name for name in OTHERS if found[name] is not None]
     others.sort(key=lambda name: found[name].iteration_s)  # type: ignore[union-attr]
-    return {name: made for name in [*FIXED, *others[:1], "slimpack"] if (made := found[name]) is not None}
+    return {name: made for name in [*FIXED, *(others if every else others[:1]), "slimpack"] if (made := found[name]) is not None}
 
 
 def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: Callable[[dict[str, Any]], bool],
@@ -138,6 +153,8 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: C
     contenders: dict[str, Callable[[], float]] = {}
     found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}, "reference": []}
     for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
+        if setting["degrees"] != "pp2":
+            break
         whole = WholeSteps(model(sizes), chunks)
         choices = {len(bins): bins for bins in best_fit(setting["lengths"], multiple=2)}
         if not choices:  # one document cannot be two micro-batches
@@ -262,17 +279,21 @@ def check_losses(found: dict[str, Any]) -> None:
         raise RuntimeError(f"losses differ: {found['losses']}")
 
 
-def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
+def rows_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list[float]) -> str:
     """A setting's rows as markdown."""
     lengths = setting["lengths"]
-    label = (f"{setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
+    label = (f"{setting['degrees'][:2]} 2, seed {setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
     ours = statistics.median(ratios(found, "slimpack"))
     ours_predicted = setting["predicted"]["slimpack"]
     lines = []
     for name, seconds in found["seconds"].items():
         predicted = setting["predicted"].get(name)
-        last = f"{predicted / ours_predicted:.3f} | {predicted / statistics.median(seconds):.2f}" if predicted else "- | -"
+        last = "- | - | -"
+        if predicted:
+            speed = [predicted / statistics.median(beside_profile) / each for each in ratios(found, name)]
+            last = (f"{predicted / ours_predicted:.3f} | {predicted / statistics.median(seconds):.2f} | "
+                    + reference.of_interval(speed, "{:.3f}".format))
         over = reference.of_interval([each / ours for each in ratios(found, name)], "{:.3f}".format)
         lines.append(f"| {label} | {name} | {len(seconds)} | {reference.of_ranges(seconds, '{:.3f}'.format)} | {over} | {last} |")
         label = ""
@@ -287,6 +308,8 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5, help="steps of each contender, at least")
     options.add_argument("--tries", type=int, default=reference.TRIES, help="times as many rounds before it gives up")
     options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
+    options.add_argument("--degrees", choices=DEGREES, default="pp2", help="of both processes [pp2]")
+    options.add_argument("--every", action="store_true", help="every planner whose plan can be executed")
     options.add_argument("--effort", default="normal")
     options.add_argument("--budget", type=float, default=60.0, help="seconds of the profile")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
@@ -305,24 +328,30 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]
     numbers = [asked.setting] if asked.setting is not None else list(range(asked.settings))
-    request = request_of(asked.folder)
-    if "prices" in parts and not (asked.folder / "cost.json").exists():
+    request = request_of(asked.folder, asked.degrees)
+    beside = asked.folder / "beside.json"
+    if "prices" in parts and not beside.exists():
         measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
+    if "table" in parts and not beside.exists():
+        sys.exit(f"torch_step.py: {beside}: must be there, with what the fixed products take; --only prices writes it")
     if "table" in parts:
         print("| setting | contender | steps | s, median (10 to 90 %) | over slimpack (95 % interval) | predicted | "
-              "predicted / measured |\n|---|---|---:|---:|---:|---:|---:|")
+              "predicted / measured | by the reference |\n|---|---|---:|---:|---:|---:|---:|---:|")
     refused, enough = [], Enough(asked)
     for number in numbers:
-        planned, measured = (asked.folder / f"{kind}-{asked.seed + number}.json" for kind in ("plans", "steps"))
+        planned, measured = (asked.folder / f"{kind}-{asked.degrees}-{asked.seed + number}.json" for kind in ("plans", "steps"))
         if "plans" in parts and not planned.exists():
             setting = draw(asked.seed + number, asked.tokens)
-            plans = plans_of(setting, request, asked.effort)
+            setting.update(degrees=asked.degrees, every=asked.every)
+            plans = plans_of(setting, request, asked.effort, asked.every)
             setting["plans"] = {name: plan.to_dict() for name, plan in plans.items()}
             setting["predicted"] = {name: plan.iteration_s for name, plan in plans.items()}
             planned.write_text(json.dumps(setting))
         if not planned.exists():
             continue
         setting = json.loads(planned.read_text())
+        if "plans" in parts and setting.get("every", False) != asked.every:
+            sys.exit(f"torch_step.py: {planned}: must be made with --every as it is given now, not so; take another folder")
         known = json.loads(measured.read_text()) if measured.exists() else {}
         if "reference" not in known:
             known = {}  # measured without
@@ -336,7 +365,7 @@ def main() -> None:
             if why:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:
-                print(rows_of(setting, known))
+                print(rows_of(setting, known, json.loads(beside.read_text())))
     if refused:
         sys.exit("torch_step.py: " + "; ".join(refused))
 

@@ -32,6 +32,8 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told
     assert run(*asked, "--only", "table") == told  # nothing is measured again
+    ranks = run(*asked, "--degrees", "dp2")
+    assert "| dp 2, seed 0, " in ranks and "| slimpack" in ranks and "torch 1F1B" not in ranks
     unsteady = start(*asked[:-1], "0", "--only", "table")
     assert unsteady.returncode == 1
     assert "| slimpack" not in unsteady.stdout
