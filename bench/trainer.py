@@ -655,7 +655,7 @@ def parse():
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
             ("tries", reference.TRIES, "of clock: times as many steps before it gives up"),
-            ("profiles", 3, "of clock: to whose rows together prices are fitted"),
+            ("profiles", 3, "of clock: to the medians of whose rows prices are fitted"),
             ("warmup", 2, "steps of each run that are not measured"), ("rounds", 3, "runs of each planner"),
             ("seed", 1, "of documents, weights and kills"), ("trials", 20, "of kill, for each transport"),
             ("kill-steps", 8, "of a run that is killed"), ("fault-trials", 20, "of each fault"),
