@@ -58,7 +58,8 @@ CLUSTER = dict(base="h100", name="cpu", devices_per_node=2, memory=64e9, reserve
                memory_bytes_per_s=1e10, inside=dict(bytes_per_s=2e9, latency_s=5e-5), kernel_s=1e-5)
 FIXED = ["megatron", "megatron-interleaved", "slimpipe-order"]
 DEGREES = {"pp2": dict(pp=2), "dp2": dict(dp=2)}
-OTHERS = ["megatron-cp", "hybrid-cp", "fcp", "flexsp", "kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe", "slimpipe", "zeppelin"]
+OTHERS = ["megatron-cp", "hybrid-cp", "fcp", "flexsp", "kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe",
+          "slimpipe", "zeppelin"]
 
 
 def draw(seed: int, tokens: int) -> dict[str, Any]:
@@ -140,7 +141,8 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str, every:
     found = {name: best(name) for name in [*FIXED, "slimpack", *OTHERS]}
     others = [name for name in OTHERS if found[name] is not None]
     others.sort(key=lambda name: found[name].iteration_s)  # type: ignore[union-attr]
-    return {name: made for name in [*FIXED, *(others if every else others[:1]), "slimpack"] if (made := found[name]) is not None}
+    named = [*FIXED, *(others if every else others[:1]), "slimpack"]
+    return {name: made for name in named if (made := found[name]) is not None}
 
 
 def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: Callable[[dict[str, Any]], bool],
@@ -282,7 +284,8 @@ def check_losses(found: dict[str, Any]) -> None:
 def rows_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list[float]) -> str:
     """A setting's rows as markdown."""
     lengths = setting["lengths"]
-    label = (f"{setting['degrees'][:2]} 2, seed {setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
+    label = (f"{setting['degrees'][:2]} 2, seed {setting['seed']}, {setting['shape']}: {len(lengths)} documents, "
+             f"{sum(lengths):,} tokens, longest "
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
     ours = statistics.median(ratios(found, "slimpack"))
     ours_predicted = setting["predicted"]["slimpack"]
@@ -339,7 +342,8 @@ def main() -> None:
               "predicted / measured | by the reference |\n|---|---|---:|---:|---:|---:|---:|---:|")
     refused, enough = [], Enough(asked)
     for number in numbers:
-        planned, measured = (asked.folder / f"{kind}-{asked.degrees}-{asked.seed + number}.json" for kind in ("plans", "steps"))
+        planned, measured = (asked.folder / f"{kind}-{asked.degrees}-{asked.seed + number}.json"
+                             for kind in ("plans", "steps"))
         if "plans" in parts and not planned.exists():
             setting = draw(asked.seed + number, asked.tokens)
             setting.update(degrees=asked.degrees, every=asked.every)
@@ -351,7 +355,8 @@ def main() -> None:
             continue
         setting = json.loads(planned.read_text())
         if "plans" in parts and setting.get("every", False) != asked.every:
-            sys.exit(f"torch_step.py: {planned}: must be made with --every as it is given now, not so; take another folder")
+            was = "with" if setting.get("every", False) else "without"
+            sys.exit(f"torch_step.py: {planned}: was made {was} --every; ask as then, or take another folder")
         known = json.loads(measured.read_text()) if measured.exists() else {}
         if "reference" not in known:
             known = {}  # measured without
