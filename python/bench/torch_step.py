@@ -7,15 +7,16 @@
 
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
 (10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
-as predicted, and predicted over measured time. Before and behind each step both processes run the same products: a
-measured ratio is of times over theirs, so that a machine that changes its speed favours none. Rounds go on until the
-median of each contender's times over theirs is known to --reference-limit; where after --tries times as many as are wanted
-it is not, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the
-one of all others that predicts best, or with --every all whose plan run_plan executes. *By the reference* is predicted
-over measured time, times taken over those of the same products right before and behind the profile. torch's
-schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
-padded at their end to the common size that torch needs, and the fastest of several numbers of them counts; a setting of
-one document has none of them, and without a pipeline there are none. All losses of a setting have to agree.
+as predicted, and predicted over measured time. Contenders run in turns that are shuffled anew each round. Before and
+behind each step both processes run the same layers in PyTorch alone: a measured ratio is of times over theirs, so that a
+machine that changes its speed favours none. Rounds go on until the median of each contender's times over theirs is known
+to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting but one
+sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or with
+--every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over those of
+the same layers before, between and behind the profiles. torch's schedules run the same layers and the same attention on
+whole documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
+and the fastest of several numbers of them counts; a setting of one document has none of them, and without a pipeline
+there are none. All losses of a setting have to agree.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -26,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -48,6 +50,8 @@ from torch_whole import WholeSteps, best_fit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 import reference  # noqa: E402
+from trainer import row_medians  # noqa: E402
+
 VOCABULARY = 1024
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
              num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
@@ -55,8 +59,10 @@ SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_
 # Rates are overruled by the prices that the profile gives.
 CLUSTER = dict(base="h100", name="cpu", devices_per_node=2, memory=64e9, reserved=1e9, peak_flops=1e11,
                matrix_flops=8e10, attention_forward_flops=4e10, attention_backward_flops=4e10,
-               memory_bytes_per_s=1e10, inside=dict(bytes_per_s=2e9, latency_s=5e-5), kernel_s=1e-5)
+               memory_bytes_per_s=1e10, collective_compute=0.85, inside=dict(bytes_per_s=2e9, latency_s=5e-5), kernel_s=1e-5)
 FIXED = ["megatron", "megatron-interleaved", "slimpipe-order"]
+# glibc gives no memory back to the system, whose pages would have to be cleared again: docs/torch.md, "On CPUs".
+MALLOC = dict(MALLOC_MMAP_THRESHOLD_="1000000000", MALLOC_TRIM_THRESHOLD_="100000000000", MALLOC_TOP_PAD_="67108864")
 DEGREES = {"pp2": dict(pp=2), "dp2": dict(dp=2)}
 OTHERS = ["megatron-cp", "hybrid-cp", "fcp", "flexsp", "kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe",
           "slimpipe", "zeppelin"]
@@ -90,35 +96,41 @@ def model(sizes: dict[str, Any], seed: int = 0) -> Any:
 
 def request_of(folder: Path, degrees: str) -> dict[str, Any]:
     """What slimpack.plan takes for the model, machine and prices in a folder."""
-    return dict({name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}, **DEGREES[degrees],
-                runtime="torch", memory=60e9, threads=1)
+    return dict(model=str(folder / "model.json"), cluster=str(folder / "cluster.json"),
+                cost=str(folder / f"cost-{degrees}.json"), **DEGREES[degrees],
+                runtime="torch", optimizer="replicated", memory=60e9, threads=1)
 
 
-def measure_prices(folder: Path, sizes: dict[str, Any], context: int, budget: float) -> None:
-    """Writes them, from a profile of two loaded processes, and what the fixed products take beside it."""
+def measure_prices(folder: Path, degrees: str, sizes: dict[str, Any], context: int, count: int, budget: float) -> None:
+    """Writes them, from the medians of profiles of two loaded processes, and what the fixed work takes beside these."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
-    model, profile = folder / "model.json", folder / "profile.csv"
+    model, profile = folder / "model.json", folder / f"profile-{degrees}.csv"
     model.write_text(json.dumps(config))
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))
-    beside = on_two_ranks(measure_products, sizes)
-    for command in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-                     "slimpack.torch.profile", "--model", model, "--device", "cpu", "--dtype", "float32",
-                     "--context", str(context), "--budget", str(budget), "-o", profile],
-                    ["-m", "slimpack", "calibrate", profile, "-o", folder / "cost.json"]):
-        done = subprocess.run([sys.executable, *command], env={**os.environ, "OMP_NUM_THREADS": "1"},
+
+    def run(*command: Any) -> None:
+        done = subprocess.run([sys.executable, "-m", *command], env={**os.environ, "OMP_NUM_THREADS": "1"},
                               capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         print(done.stdout, file=sys.stderr)
-        if "calibrate" not in command:
-            beside += on_two_ranks(measure_products, sizes)
-    (folder / "beside.json").write_text(json.dumps(beside))
+
+    profiles, beside = [], on_two_ranks(measure_fixed, sizes)
+    for _ in range(count):
+        run("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "slimpack.torch.profile", "--model",
+            model, "--device", "cpu", "--dtype", "float32", "--context", str(context), "--rounds", "99", "--budget",
+            str(budget / count), *(["--pipeline"] if "pp" in DEGREES[degrees] else []), "-o", profile)
+        profiles.append(profile.read_text().splitlines(keepends=True))
+        beside += on_two_ranks(measure_fixed, sizes)
+    profile.write_text("".join(row_medians(profiles)))
+    run("slimpack", "calibrate", profile, "-o", folder / f"cost-{degrees}.json")
+    (folder / f"beside-{degrees}.json").write_text(json.dumps(beside))
 
 
-def measure_products(rank: int, sizes: dict[str, Any]) -> list[float]:
-    """Seconds of the fixed products, run several times on both ranks."""
-    fixed = _products(sizes)
+def measure_fixed(rank: int, sizes: dict[str, Any]) -> list[float]:
+    """Seconds of the fixed work, run several times on both ranks."""
+    fixed = _fixed(sizes)
     fixed()
     return [_timed(fixed, None)[0] for _ in range(10)]
 
@@ -148,12 +160,12 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str, every:
 def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: Callable[[dict[str, Any]], bool],
             gate: Optional[Path], sizes: dict[str, Any]) -> dict[str, Any]:
     """What is known of a setting with rounds added to it until it is enough: {"torch": numbers of micro-batches,
-    "losses": by contender, "seconds": by contender, one a round, "reference": times of the fixed products, one more a
-    round than there are contenders}. The slower rank's time counts."""
+    "losses": by contender, "seconds": by contender, one a round, "reference": times of the fixed work, one more a
+    round than there are contenders, "turns": contenders by round, shuffled}. The slower rank's time counts."""
     rng = np.random.default_rng(setting["seed"])
     documents = [rng.integers(0, sizes["vocab_size"], length) for length in setting["lengths"]]
     contenders: dict[str, Callable[[], float]] = {}
-    found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}, "reference": []}
+    found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}, "reference": [], "turns": []}
     for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
         if setting["degrees"] != "pp2":
             break
@@ -175,28 +187,29 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: C
     for name, step in contenders.items():
         found["losses"].setdefault(name, step())  # before any update
         found["seconds"].setdefault(name, [])
-    fixed = _products(sizes)
+    fixed = _fixed(sizes)
     fixed()
     while not enough(found):
+        turns = list(contenders)
+        random.Random(f"{setting['seed']} {len(found['turns'])}").shuffle(turns)
         found["reference"].append(_timed(fixed, gate)[0])
-        for name, step in contenders.items():
-            found["seconds"][name].append(_timed(step, gate)[0])
+        for name in turns:
+            found["seconds"][name].append(_timed(contenders[name], gate)[0])
             found["reference"].append(_timed(fixed, gate)[0])
+        found["turns"].append(turns)
     return found
 
 
-def _products(sizes: dict[str, Any]) -> Callable[[], float]:
-    """The same work whenever it is called, a fraction of a second of the products that the model is made of."""
+def _fixed(sizes: dict[str, Any]) -> Callable[[], float]:
+    """The same work whenever it is called: layers of the model, forward and backward, as PyTorch alone runs them."""
+    layers = model(dict(sizes, num_hidden_layers=2)).model
     draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(1024, sizes["hidden_size"], generator=draw)
-    up = torch.randn(sizes["hidden_size"], 4 * sizes["hidden_size"], generator=draw)
-    out, back = torch.empty(1024, 4 * sizes["hidden_size"]), torch.empty_like(rows)
-    times = max(1, int(1e10 / (rows.numel() * 4 * sizes["hidden_size"] * 4)))
+    ids = torch.randint(sizes["vocab_size"], (1, 512), generator=draw)
 
     def run() -> float:
-        for _ in range(times):
-            torch.mm(rows, up, out=out)
-            torch.mm(out, up.T, out=back)
+        for _ in range(2):
+            layers(input_ids=ids, use_cache=False).last_hidden_state.sum().backward()
+            layers.zero_grad(set_to_none=False)
         return 0.0
 
     return run
@@ -250,8 +263,9 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
 
 def beside(found: dict[str, Any], name: str) -> list[list[float]]:
     """Of each of a contender's times, those of the reference before and behind it."""
-    place, width = list(found["seconds"]).index(name), len(found["seconds"]) + 1
-    return [found["reference"][round * width + place:][:2] for round in range(len(found["seconds"][name]))]
+    turns = found.get("turns") or [list(found["seconds"])] * len(found["seconds"][name])
+    width = len(found["seconds"]) + 1
+    return [found["reference"][number * width + one.index(name):][:2] for number, one in enumerate(turns)]
 
 
 def ratios(found: dict[str, Any], name: str) -> list[float]:
@@ -314,29 +328,31 @@ def main() -> None:
     options.add_argument("--degrees", choices=DEGREES, default="pp2", help="of both processes [pp2]")
     options.add_argument("--every", action="store_true", help="every planner whose plan can be executed")
     options.add_argument("--effort", default="normal")
-    options.add_argument("--budget", type=float, default=60.0, help="seconds of the profile")
+    options.add_argument("--profiles", type=int, default=4, help="prices are of their medians")
+    options.add_argument("--budget", type=float, default=180.0, help="seconds of all profiles")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
     options.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
-                         help="to which the median of each contender's times over the fixed products' has to be known")
+                         help="to which the median of each contender's times over the fixed work's has to be known")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
-    for name in ("settings", "rounds", "tries"):
+    for name in ("settings", "rounds", "tries", "profiles"):
         if getattr(asked, name) < 1:
             options.error(f"--{name}: must be >= 1")
     if not asked.reference_limit >= 0:
         options.error("--reference-limit: must be >= 0")
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
     asked.folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update({name: value for name, value in MALLOC.items() if name not in os.environ})
     parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]
     numbers = [asked.setting] if asked.setting is not None else list(range(asked.settings))
     request = request_of(asked.folder, asked.degrees)
-    beside = asked.folder / "beside.json"
+    beside = asked.folder / f"beside-{asked.degrees}.json"
     if "prices" in parts and not beside.exists():
-        measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
+        measure_prices(asked.folder, asked.degrees, sizes, min(4096, 2 * asked.tokens), asked.profiles, asked.budget)
     if "table" in parts and not beside.exists():
-        sys.exit(f"torch_step.py: {beside}: must be there, with what the fixed products take; --only prices writes it")
+        sys.exit(f"torch_step.py: {beside}: must be there, with what the fixed work takes; --only prices writes it")
     if "table" in parts:
         print("| setting | contender | steps | s, median (10 to 90 %) | over slimpack (95 % interval) | predicted | "
               "predicted / measured | by the reference |\n|---|---|---:|---:|---:|---:|---:|---:|")
@@ -358,8 +374,6 @@ def main() -> None:
             was = "with" if setting.get("every", False) else "without"
             sys.exit(f"torch_step.py: {planned}: was made {was} --every; ask as then, or take another folder")
         known = json.loads(measured.read_text()) if measured.exists() else {}
-        if "reference" not in known:
-            known = {}  # measured without
         if "steps" in parts and not (known and enough(known)):
             known = on_two_ranks(measure, setting, known, enough, asked.gate, sizes)
             measured.write_text(json.dumps(known))

@@ -64,6 +64,7 @@ def test_attention_is_that_of_each_query(slices, monkeypatch):
     monkeypatch.setattr(attention, "_flash", flash)
     monkeypatch.setattr(attention, "_flash_backward", flash_backward)
     for core, block, most in ((attention._Reference, 512, 1e-12), (attention._Reference, 2, 1e-12),
+                              (attention._Flash, 512, 1e-12),
                               (attention._Varlen, 512, 1e-6)):  # its log-sum-exp is fp32
         monkeypatch.setattr(attention, "_BLOCK", block)
         out, lse = core.forward(q.detach(), of_pieces, cell.runs, 8**-0.5)
@@ -71,6 +72,23 @@ def test_attention_is_that_of_each_query(slices, monkeypatch):
         assert torch.allclose(out, expected, 0, most) and torch.allclose(dq, q.grad, 0, most)
         assert torch.allclose(torch.cat([one.k for one in found]), k.grad, 0, most)
         assert torch.allclose(torch.cat([one.v for one in found]), v.grad, 0, most)
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_flash_attention_of_cpus_is_the_reference(dtype, most):
+    """Over prefixes of more than a tile, runs that read the same keys, rows of no run, and fewer heads of keys."""
+    torch.manual_seed(1)
+    runs = (Run(0, 0, 70, 70), Run(0, 70, 110, 300), Run(1, 110, 250, 700), Run(2, 250, 251, 1))
+    q, gradient = (torch.randn(260, 6, 32, dtype=dtype) for _ in range(2))
+    keys = [attention.Keys(*(torch.randn(count, 2, 32, dtype=dtype) for _ in range(2))) for count in (300, 700, 1)]
+    made = []
+    for core in (attention._Reference, attention._Flash):
+        out, lse = core.forward(q, keys, runs, 0.2)
+        dq, found = core.backward(gradient, q, keys, out, lse, runs, 0.2)
+        assert out.dtype == dq.dtype == dtype and not out[251:].any() and not dq[251:].any()
+        made.append([out, lse, dq, *(one for pair in found for one in pair)])
+    assert all(torch.allclose(one.float(), other.float(), most, most) for one, other in zip(*made))
+    assert attention.core_of(q) is attention._Flash
 
 
 def test_runs_of_one_piece_are_calls_of_their_own():

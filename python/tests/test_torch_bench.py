@@ -27,7 +27,7 @@ def run(program: str, *arguments: str) -> str:
 
 def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     asked = ("torch_step.py", str(tmp_path), "--tiny", "--settings", "1", "--rounds", "6", "--tries", "1", "--tokens", "600",
-             "--effort", "fast", "--budget", "0.1", "--reference-limit", "100000")
+             "--effort", "fast", "--profiles", "1", "--budget", "0.1", "--reference-limit", "100000")
     told = run(*asked)
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told

@@ -39,25 +39,42 @@ def rows_of(text):
 
 
 @pytest.mark.parametrize("context", [1, 128, 1000, 8192])
-def test_units_span_prefixes_segments_and_layers(context):
-    units = list(measuring.slices_to_measure(context))
-    for _, slices in units:
-        assert all(prefix >= 0 and length >= 1 for prefix, length in slices)
-        assert context < 8192 or sum(length for _, length in slices) <= 1.25 * context
-    assert {layers for layers, _ in units} == {1, 2, 4}
-    assert len({prefix for _, slices in units for prefix, _ in slices}) >= 8
-    assert len({len(slices) for _, slices in units}) >= 5
+def test_steps_span_prefixes_segments_and_layers(context):
+    steps = list(measuring.steps_to_measure(context))
+    packs = [pack for _, packs in steps for pack in packs]
+    assert {layers for layers, _ in steps} == {1, 2, 4}
+    assert len({begin for pack in packs for _, begin, _ in pack}) >= 8
+    assert len({len(pack) for pack in packs}) >= 5
+    for layers, packs in steps:
+        ends = {}
+        for sample, begin, end in (one for pack in packs for one in pack):
+            assert ends.get(sample, 0) == begin < end  # keys of a prefix are there
+            ends[sample] = end
+        tokens = [sum(end - begin for _, begin, end in pack) for pack in packs]
+        assert context < 8192 or (max(tokens) <= 1.25 * context and layers * sum(tokens) <= 6 * context)
+
+
+@pytest.mark.parametrize("context, ranks", [(128, 2), (1500, 2), (1500, 3), (8192, 8)])
+def test_ranks_of_a_group_have_equal_parts(context, ranks):
+    for block, packs in measuring.groups_to_measure(context, ranks):
+        own = [[sum(measuring.Share(rank, ranks, block).count(end) - measuring.Share(rank, ranks, block).count(begin)
+                    for _, begin, end in pack) for pack in packs] for rank in range(ranks)]
+        assert all(one == own[0] for one in own)
+        assert context < 1500 or max(map(sum, own)) * ranks <= 4 * context
 
 
 def test_rows_are_those_of_the_units(text):
     rows = rows_of(text)
-    units = list(measuring.slices_to_measure(256))
+    steps = list(measuring.steps_to_measure(256))
+    units = [(min(layers, 3), [(begin, end - begin) for _, begin, end in pack])
+             for layers, packs in steps for pack in packs]
+    last_first = [(min(layers, 3), [(begin, end - begin) for _, begin, end in pack])
+                  for layers, packs in steps for pack in reversed(packs)]
     matrices = 64 * (4 + 2 + 2 + 4) * 16 + 3 * 64 * 96
     for kind, pass_ in (("layer", "forward"), ("layer", "backward"), ("apart", "-"), ("weight", "-")):
         found = [row for row in rows if row["kind"] == kind and row["pass"] == pass_]
         assert len(found) == len(units)
-        for row, (layers, slices) in zip(found, units):
-            layers = min(layers, 3)
+        for row, (layers, slices) in zip(found, units if pass_ == "forward" else last_first):
             assert int(row["tokens"]) == sum(length for _, length in slices)
             assert (int(row["layers"]), int(row["ranks"]), int(row["bytes"])) == (layers, 1, 0)
             accumulates = kind == "weight" or pass_ == "backward"
@@ -117,7 +134,7 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
 def test_ranks_measure_together(config, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "slimpack.torch.profile",
-         "--model", config, "--device", "cpu", "--context", "128", "--rounds", "1", "--output", tmp_path / "p.csv"],
+         "--model", config, "--device", "cpu", "--context", "128", "--rounds", "1", "--pipeline", "--output", tmp_path / "p.csv"],
         capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "p.csv").read_text()
@@ -128,6 +145,28 @@ def test_ranks_measure_together(config, tmp_path):
     # A ring collective of two ranks sends half of its bytes.
     assert [int(row["bytes"]) for row in rows if row["kind"] == "reduce"] == [4**i * 8192 for i in range(6)]
     assert all(row["ranks"] == "2" and float(row["seconds"]) > 0 for row in rows)
+    check_group_rows([row for row in rows_of(text) if row["kind"] == "cp"], 128, 2)
+
+
+def check_group_rows(rows, context, ranks):
+    """Work of one rank, counted token by token, and what it has to be sent."""
+    packs = [(block, pack) for block, packs in measuring.groups_to_measure(context, ranks) for pack in packs]
+    assert len(rows) == 2 * len(packs)
+    for pass_, width in (("forward", 4), ("backward", 8)):
+        found = {tuple(int(float(row[name])) for name in ("tokens", "keys", "segments", "bytes")) + (float(row["pairs"]),)
+                 for row in rows if row["pass"] == pass_}
+        wanted = set()
+        for block, pack in packs:
+            tokens = keys = segments = missing = 0
+            pairs = 0.0
+            for _, begin, end in pack:
+                own = [p for p in range(end) if p // block % (2 * ranks) in (0, 2 * ranks - 1)]  # of rank 0
+                here = [p for p in own if p >= begin]
+                tokens, keys, missing = tokens + len(here), keys + end, missing + end - len(own)
+                segments += sum(p - 1 not in here for p in here)
+                pairs += sum(p + 0.5 for p in here)
+            wanted.add((tokens, keys, segments, 3 * missing * 2 * 2 * 16 * width, pairs))
+        assert found == wanted
 
 
 def test_the_median_counts_and_no_round_begins_after_the_budget():
@@ -144,6 +183,13 @@ def test_the_median_counts_and_no_round_begins_after_the_budget():
     assert len(rounds) == 6
 
 
+def test_what_always_goes_to_others_is_spread_over_a_step():
+    times = iter([(1.0, 1.0), (1.0, 1.0), (3.0, 1.0), (1.0, 3.0)])  # each round one of its rows takes longer
+    bench = measuring.Bench(dict(SHAPE), CPU, torch.float32)
+    rows = bench.measure([lambda: [({"kind": "head", "tokens": i}, took) for i, took in enumerate(next(times))]], 3, 60.0)
+    assert rows == [{"kind": "head", "tokens": 0, "seconds": 2.0}, {"kind": "head", "tokens": 1, "seconds": 2.0}]
+
+
 @pytest.mark.parametrize("words, sentence", [
     (["--model", "llama-9b"], "llama-9b"),
     (["--context", "0"], "context: must be at least 1, got 0"),
@@ -151,6 +197,7 @@ def test_the_median_counts_and_no_round_begins_after_the_budget():
     (["--device", "tpu"], "device: must be one that is there, cpu or cuda, got 'tpu'"),
     (["--dtype", "int8"], "dtype: must be a type of torch's floating-point numbers, got 'int8'"),
     (["--dtype", "nothing"], "dtype: must be a type of torch's floating-point numbers, got 'nothing'"),
+    (["--pipeline"], "pipeline: needs an even number of ranks, got 1"),
     (["--output", "/nowhere/p.csv"], "output: cannot write '/nowhere/p.csv'"),
 ])
 def test_bad_input_is_refused(words, sentence, capsys):

@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._layout import Cell, Piece, Share
+from ._layout import Cell, Piece, Run, Share
 
 _BLOCK = 512  # query rows that the reference computes at once: bounds its score matrix
+_CAUSAL = 256  # query rows from which flash attention of CPUs is cut
 
 
 class Keys(NamedTuple):
@@ -202,9 +203,71 @@ class _Attention(torch.autograd.Function):
         return dq, dk, dv, None, None, None
 
 
+class _Flash:
+    """torch's flash attention of CPUs, half precision in fp32. Of a block of a run's rows it is two calls, the causal
+    square of its own positions and all keys before them, joined by their log-sum-exp (Milakov and Gimelshein, 2018);
+    gradients of both follow from the joined one."""
+
+    @staticmethod
+    def forward(q: Tensor, keys: list[Keys], runs: tuple[Any, ...], scale: float) -> tuple[Tensor, Tensor]:
+        exact = _exact(q.dtype)
+        out, lse = torch.zeros_like(q, dtype=exact), torch.zeros(q.shape[:2], dtype=exact, device=q.device)
+        for run, parts in _parts(q, keys, runs):
+            rows = slice(run.low, run.high)
+            for many, (query, k, v, _, causal) in enumerate(parts):
+                one, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, k, v, 0.0, causal, scale=scale)
+                one, sums = one[0].transpose(0, 1), sums[0].T
+                if many:
+                    both = torch.logaddexp(lse[rows], sums)
+                    out[rows] *= (lse[rows] - both).exp_()[..., None]
+                    out[rows] += one * (sums - both).exp_()[..., None]
+                    lse[rows] = both
+                else:
+                    out[rows], lse[rows] = one, sums
+        return out.to(q.dtype), lse
+
+    @staticmethod
+    def backward(gradient: Tensor, q: Tensor, keys: list[Keys], out: Tensor, lse: Tensor, runs: tuple[Any, ...],
+                 scale: float) -> tuple[Tensor, list[Keys]]:
+        exact = _exact(q.dtype)
+        dq = torch.zeros_like(q, dtype=exact)
+        found = [Keys(torch.zeros_like(k, dtype=exact), torch.zeros_like(v, dtype=exact)) for k, v in keys]
+        for run, parts in _parts(q, keys, runs):
+            rows = slice(run.low, run.high)
+            dout, whole = (_heads_first(x[rows]) for x in (gradient, out))
+            sums = lse[rows].T[None]
+            for query, k, v, seen, causal in parts:
+                made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    dout, query, k, v, whole, sums, 0.0, causal, scale=scale)
+                for total, one in zip((dq[rows], found[run.piece].k[seen], found[run.piece].v[seen]), made):
+                    total += one[0].transpose(0, 1)
+        return dq.to(q.dtype), found
+
+
+def _parts(q: Tensor, keys: list[Keys], runs: tuple[Any, ...]) -> Any:
+    """Blocks of runs, and of each (queries, keys, values, which rows of its piece's keys these are, causal), heads first,
+    a part each. A causal call computes what it hides of tiles of 512 keys, so a square is cut into up to 4."""
+    for run in runs:
+        rows = run.high - run.low
+        step = max(_CAUSAL, -(-rows // 4))
+        for low in range(run.low, run.high, step):
+            high = min(low + step, run.high)
+            last = run.keys - (run.high - high)
+            query, before = _heads_first(q[low:high]), last - (high - low)
+            seen = [(slice(before, last), True), (slice(0, before), False)]
+            yield Run(run.piece, low, high, last), [
+                (query, *(_heads_first(x[one]) for x in keys[run.piece]), one, causal)
+                for one, causal in seen[: 2 if before else 1]]
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """[rows, heads, d] as [1, heads, rows, d]."""
+    return x.to(_exact(x.dtype)).transpose(0, 1)[None]
+
+
 class _Reference:
     """Attention and its gradients by matrix products, blocks of queries at a time. Half precision is
-    computed in fp32. In place where it can be: fresh score matrices cost a CPU as much as products."""
+    computed in fp32. In place where it can be, for fresh score matrices cost as much as products."""
 
     @staticmethod
     def forward(q: Tensor, keys: list[Keys], runs: tuple[Any, ...], scale: float) -> tuple[Tensor, Tensor]:
@@ -344,7 +407,9 @@ def _calls(q: Tensor, keys: list[Keys], runs: tuple[Any, ...]) -> Any:
 
 
 def core_of(q: Tensor) -> Any:
-    """Flash attention on GPUs in half precision, the reference elsewhere."""
+    """Flash attention, but on GPUs for half precision alone."""
+    if q.is_cpu:
+        return _Flash
     return _Varlen if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else _Reference
 
 

@@ -89,17 +89,42 @@ class Cell(NamedTuple):
     apart: bool
 
 
+Part = tuple[int, int, int, int, int]  # sample, begin, end; its first row in the forward and the backward pack
+
+
+def make_cell(number: int, forward: int, backward: int, group: int, parts: Sequence[Part], share: Share,
+              samples: "Sequence[int] | IntArray", firsts: Sequence[int], recompute: str, apart: bool) -> Cell:
+    """The cell of these parts for a rank with this share of a group; `samples` are lengths, `firsts` the places of the
+    ranks that own first blocks."""
+    pieces, runs, positions, rows, back = [], [], [np.empty(0, np.int64)], [], []
+    low = 0
+    for sample, begin, end, row, back_row in parts:
+        turned = share.turned(firsts[sample])
+        own = turned.positions(begin, end)
+        count = len(own)
+        whole = turned.ranks == 1 and begin == 0 and end == samples[sample]
+        breaks = [0, *(np.flatnonzero(np.diff(own) != 1) + 1).tolist(), count] if count else [0]
+        for first, last in zip(breaks, breaks[1:]):
+            runs.append(Run(len(pieces), low + first, low + last, int(own[last - 1]) + 1))
+        pieces.append(Piece(sample, begin, end, low, low + count, turned.count(begin), turned.count(end), whole,
+                            firsts[sample]))
+        positions.append(own)
+        rows.append(np.arange(row, row + count))
+        back.append(np.arange(back_row, back_row + count))
+        low += count
+    none = np.empty(0, np.int64)
+    return Cell(number, forward, backward, group, tuple(pieces), tuple(runs), np.concatenate(positions),
+                np.concatenate([none, *rows]), np.concatenate([none, *back]), recompute, apart)
+
+
 def cell_of(slices: Sequence[tuple[int, int]]) -> Cell:
     """A cell of one rank with these (prefix, length) slices, each of another sample that ends with it."""
-    pieces, runs, positions, low = [], [], [np.empty(0, np.int64)], 0
+    parts, row = [], 0
     for sample, (prefix, length) in enumerate(slices):
-        end = prefix + length
-        pieces.append(Piece(sample, prefix, end, low, low + length, prefix, end, prefix == 0))
-        runs.append(Run(sample, low, low + length, end))
-        positions.append(np.arange(prefix, end))
-        low += length
-    rows = np.arange(low)
-    return Cell(0, 0, 0, 0, tuple(pieces), tuple(runs), np.concatenate(positions), rows, rows, "none", False)
+        parts.append((sample, prefix, prefix + length, row, row))
+        row += length
+    samples = [prefix + length for prefix, length in slices]
+    return make_cell(0, 0, 0, 0, parts, Share(0, 1, 1), samples, [0] * len(parts), "none", False)
 
 
 class OwnPack(NamedTuple):
@@ -171,7 +196,7 @@ class Layout:
                 at += share.count(end) - share.count(begin)
         for slices in cuts.values():
             slices.sort()
-        found: dict[tuple[int, int], list[tuple[int, int, int, int, int]]] = {}
+        found: dict[tuple[int, int], list[Part]] = {}
         for pack in self.backward:
             at, b = 0, self.number[pack.id]
             for sample, begin, end in self.plan.micropacks[pack.id].slices.tolist():
@@ -185,28 +210,10 @@ class Layout:
                 at += share.count(end) - share.count(begin)
         return [self._cell(i, f, b, pieces) for i, ((f, b), pieces) in enumerate(sorted(found.items()))]
 
-    def _cell(self, number: int, f: int, b: int, parts: list[tuple[int, int, int, int, int]]) -> Cell:
-        group = self.forward[f].group
-        lengths = self.plan.samples
-        pieces, runs, positions, rows, back = [], [], [], [], []
-        low = 0
-        for sample, begin, end, row, back_row in parts:
-            share = self._share(group, sample)
-            own = share.positions(begin, end)
-            count = len(own)
-            whole = share.ranks == 1 and begin == 0 and end == lengths[sample]
-            breaks = [0, *(np.flatnonzero(np.diff(own) != 1) + 1).tolist(), count] if count else [0]
-            for first, last in zip(breaks, breaks[1:]):
-                runs.append(Run(len(pieces), low + first, low + last, int(own[last - 1]) + 1))
-            pieces.append(Piece(sample, begin, end, low, low + count, share.count(begin), share.count(end), whole,
-                                self.firsts[sample]))
-            positions.append(own)
-            rows.append(np.arange(row, row + count))
-            back.append(np.arange(back_row, back_row + count))
-            low += count
-        pack = self.plan.micropacks[self.backward[b].id]
-        return Cell(number, f, b, group, tuple(pieces), tuple(runs), np.concatenate(positions),
-                    np.concatenate(rows), np.concatenate(back), pack.recompute or "none", pack.weights == "apart")
+    def _cell(self, number: int, f: int, b: int, parts: Sequence[Part]) -> Cell:
+        group, pack = self.forward[f].group, self.plan.micropacks[self.backward[b].id]
+        return make_cell(number, f, b, group, parts, self.shares[group], self.plan.samples, self.firsts,
+                         pack.recompute or "none", pack.weights == "apart")
 
     def _sorted_cells(self) -> tuple[list[list[Cell]], list[list[Cell]]]:
         # Of each sample forward slices run by rising begin and backward ones by falling begin, so the

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .. import InvalidInput, _core, plan, presets
 from ._attention import Keys
-from ._layout import OwnPack, Share, cell_of
+from ._layout import Cell, OwnPack, Share, make_cell
 from ._model import StageModule, use_slices
 from ._stage import PlanStage
 
@@ -30,39 +30,87 @@ _SHAPE = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 _DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 _HEAD_TILE = 1024  # rows whose logits are held at once
 _MESSAGES = tuple(1 << power for power in range(14, 25, 2))  # bytes
-_REPETITIONS = 9  # of a message
+_REPETITIONS = 3  # of a message in a round
+_KINDS = ("layer", "apart", "weight", "cp", "embedding", "head", "optimizer", "p2p", "reduce")
 
 Row = dict[str, Union[str, int, float]]
-Unit = Callable[[], list[tuple[Row, float]]]  # runs once, and gives rows with their seconds
+Step = Callable[[], list[tuple[Row, float]]]  # runs its units once, and gives their rows with seconds
+Slices = list[tuple[int, int, int]]  # (sample, begin, end) of a pack
 
 
-def slices_to_measure(context: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Layers, and the slices of a pack as (prefix, length): one sample in slices with growing prefixes, coarse and
-    fine; 1 to 256 whole samples; both together; up to `context` tokens."""
+class _Packs:
+    """Packs of a step, over samples of its own."""
+
+    def __init__(self) -> None:
+        self.packs: list[Slices] = []
+        self.samples = 0
+
+    def cut(self, length: int, step: int) -> None:
+        """Packs of `step` tokens of one sample."""
+        self.packs += [[(self.samples, begin, min(begin + step, length))] for begin in range(0, length, step)]
+        self.samples += 1
+
+    def whole(self, lengths: Sequence[int], behind: Optional[tuple[int, int, int]] = None) -> None:
+        """One pack of whole samples, and behind them a slice."""
+        self.packs.append([(self.samples + i, 0, length) for i, length in enumerate(lengths)])
+        self.packs[-1] += [behind] if behind else []
+        self.samples += len(lengths)
+
+
+def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
+    """Layers and packs of steps. One sample in slices with growing prefixes, coarse and fine; 1 to 256 whole samples;
+    both together; up to `context` tokens. Small packs are on 1 and on 4 layers, else what a unit costs beyond its layers
+    could not be told from what more tokens cost. All packs of a step are kept between their F and B: at most 5 contexts
+    on one layer."""
     most = max(context, 128)
 
     def part(parts: float) -> int:
         return max(int(most / parts), 2)
 
-    def about(count: int, length: int) -> list[tuple[int, int]]:
+    def about(count: int, length: int) -> list[int]:
         # From a half to one and a half of `length`: documents fill no tiles.
-        return [(0, max(2, length // 2 + i * 7919 % (length + 1))) for i in range(count)]
+        return [max(2, length // 2 + i * 7919 % (length + 1)) for i in range(count)]
 
-    yield from ((1, [(i * part(4), part(4))]) for i in range(4))
-    yield from ((1, [(i * part(16), part(16))]) for i in range(8))
-    yield from ((2, [(i * part(8), part(8))]) for i in (0, 1, 2, 3, 7))
-    for layers, length in ((1, part(1)), (1, part(30)), (1, part(60)), (2, part(128)), (2, part(3)), (4, part(8))):
-        yield layers, [(0, length)]
-    for layers, count, length in ((1, 128, part(512)), (1, 64, part(200)), (2, 4, part(8)), (2, 16, part(32)),
-                                  (2, 64, part(128)), (2, 256, part(1000)), (4, 32, part(64))):
-        yield layers, about(count, length)
-    yield 2, [*about(32, part(128)), (0, part(2))]
-    yield 4, [*about(50, part(400)), (part(2), part(4))]
-    yield 1, [*about(16, part(100)), (part(4), part(4)), (0, part(8))]
+    coarse, whole, mixed, small, fine, eighths = (_Packs() for _ in range(6))
+    coarse.cut(most, part(4))
+    coarse.whole(about(128, part(512)))
+    coarse.whole(about(64, part(200)))
+    whole.whole([most])
+    whole.cut(part(4), part(4))
+    whole.whole([*about(16, part(100)), part(8)], (1, part(4), 2 * part(4)))
+    mixed.whole([part(3)])
+    for count, length in ((16, part(32)), (64, part(128)), (256, part(1000))):
+        mixed.whole(about(count, length))
+    mixed.whole([*about(32, part(128)), part(2)])
+    for length in (part(8), part(30), part(60), part(128)):
+        small.whole([length])
+    small.whole(about(32, part(64)))
+    small.whole(about(8, part(64)))
+    fine.cut(part(2), part(16))
+    eighths.cut(most, part(8))
+    eighths.whole(about(4, part(8)))
+    return [(1, whole.packs), (1, small.packs), (1, fine.packs), (2, coarse.packs), (2, mixed.packs), (2, eighths.packs),
+            (4, small.packs), (4, fine.packs)]
+
+
+def groups_to_measure(context: int, ranks: int) -> list[tuple[int, list[Slices]]]:
+    """Tokens of a block and packs of steps of a group of so many ranks, who have equal parts of each."""
+    steps = []
+    for parts in (16, 4):
+        block = max(context // (parts * 2 * ranks), 1)
+        least, packs = 2 * ranks * block, _Packs()
+        packs.cut(parts * least, parts // 2 * least)
+        packs.whole([parts // 2 * least])
+        packs.whole([parts // 4 * least] * 2)
+        packs.whole([least] * (parts // 4))
+        if parts > 4:
+            packs.whole([least])
+        steps.append((block, packs.packs))
+    return steps
 
 
 class Bench:
-    """Where one rank measures. Every unit runs once a round, on all ranks at the same time."""
+    """Where one rank measures. Every step runs once a round, on all ranks at the same time."""
 
     def __init__(self, shape: dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
         self.shape, self.device, self.dtype = shape, device, dtype
@@ -82,30 +130,34 @@ class Bench:
         work()
         return time.perf_counter() - start
 
-    def measure(self, units: Sequence[Unit], rounds: int, budget: float) -> list[Row]:
-        """The rows of all units with the median over rounds, the mean of that over ranks, sorted by kind and pass. No
-        round but the first begins that would end after `budget` seconds."""
+    def measure(self, steps: Sequence[Step], rounds: int, budget: float) -> list[Row]:
+        """The rows of all steps, sorted by kind and pass. A row has its median over rounds, longer by what the median
+        of its step is above the sum of its rows' medians, and of that the mean over ranks. No round but the first
+        begins that would end after `budget` seconds."""
         start = time.perf_counter()
-        measured: list[list[tuple[Row, float]]] = []
+        measured: list[list[list[tuple[Row, float]]]] = []
         for round_ in range(rounds + 1):
             begin = time.perf_counter()
             measured.append([])
-            for unit in units:
+            for step in steps:
                 if self.ranks > 1:
                     dist.barrier()
-                measured[-1] += unit()
+                measured[-1].append(step())
             now = time.perf_counter()
             if round_ > 0 and self._slowest(now - start + now - begin) > budget:
                 break
-        # The first round touched memory for the first time.
-        times = [statistics.median(took for _, took in found) for found in zip(*measured[1:])]
+        times = []
+        for runs in zip(*measured[1:]):  # the first round touched memory for the first time
+            took = [[seconds for _, seconds in run] for run in runs]
+            medians = [statistics.median(row) for row in zip(*took)]
+            longer = statistics.median(map(sum, took)) / max(sum(medians), 1e-9)
+            times += [longer * seconds for seconds in medians]
         seconds = torch.tensor(times, dtype=torch.float64, device=self.device)
         if self.ranks > 1:
             dist.all_reduce(seconds)
-        rows = [{**row, "seconds": max(took / self.ranks, 1e-9)}
-                for (row, _), took in zip(measured[0], seconds.tolist())]
-        kinds = ("layer", "apart", "weight", "embedding", "head", "optimizer")
-        return sorted(rows, key=lambda row: (kinds.index(str(row["kind"])), row.get("pass") == "backward"))
+        rows = [row for step in measured[0] for row, _ in step]
+        rows = [{**row, "seconds": max(took / self.ranks, 1e-9)} for row, took in zip(rows, seconds.tolist())]
+        return sorted(rows, key=lambda row: (_KINDS.index(str(row["kind"])), row.get("pass") == "backward"))
 
     def _slowest(self, seconds: float) -> float:
         if self.ranks == 1:
@@ -118,7 +170,7 @@ class Bench:
 class Units:
     """Units of `run_plan` on a stage of Hugging Face's own Llama with random weights, and updates."""
 
-    def __init__(self, bench: Bench, context: int) -> None:
+    def __init__(self, bench: Bench, context: int, pipeline: bool) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         self.bench, shape = bench, bench.shape
@@ -137,67 +189,116 @@ class Units:
         self.stage = PlanStage(self.whole, 1, 3, bench.device, mesh)
         self.weights = shape["hidden"] * (2 * (shape["heads"] + shape["kv_heads"]) * shape["head_dim"]
                                           + 3 * shape["ffn"])
-        self.units: list[Unit] = [partial(self.layers, *one) for one in slices_to_measure(context)]
+        self.neighbour = dist.get_rank() ^ 1 if pipeline else None
+        alone = Share(0, 1, 1)
+        self.steps: list[Step] = [partial(self.layers, layers, packs, apart, alone)
+                                  for apart in (False, True) for layers, packs in steps_to_measure(context)]
+        if bench.ranks > 1:
+            self.steps += [partial(self.layers, 4, packs, False, Share(dist.get_rank(), bench.ranks, block))
+                           for block, packs in groups_to_measure(context, bench.ranks)]
         counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 6, 4)})
-        self.units += [partial(run, count) for run in (self.embed, self.head) for count in counts]
+        self.steps += [partial(run, count) for run in (self.embed, self.head) for count in counts]
         for count in sorted({min(count, most) for count in (1, 2, 4)}):
-            self.units.append(self.update([one for layer in self.whole.layers[:count] for one in layer.parameters()]))
-        self.units.append(self.update([model.model.embed_tokens.weight]))
+            self.steps.append(self.update([one for layer in self.whole.layers[:count] for one in layer.parameters()]))
+        self.steps.append(self.update([model.model.embed_tokens.weight]))
 
-    def load(self, slices: list[tuple[int, int]], layers: int, apart: bool) -> OwnPack:
-        """Gives the stage a step of one pack. Keys of prefixes are there already."""
-        shape, stage = self.bench.shape, self.stage
-        cell = cell_of(slices)._replace(apart=apart)
-        samples = np.array([prefix + length for prefix, length in slices])
-        rows = len(cell.positions)
-        pack = OwnPack(0, 0, rows, np.repeat(np.arange(len(slices)), [n for _, n in slices]), cell.positions, apart)
+    def load(self, packs: list[Slices], layers: int, apart: bool, share: Share) -> list[Cell]:
+        """Gives the stage a step of packs, each backward as it was forward; gives their cells."""
+        stage = self.stage
+        count = 1 + max(sample for pack in packs for sample, _, _ in pack)
+        samples = np.zeros(count, np.int64)
+        own, cells, batch = [], [], {}
+        for number, pack in enumerate(packs):
+            parts, row = [], 0
+            for sample, begin, end in pack:
+                samples[sample] = max(samples[sample], end)
+                parts.append((sample, begin, end, row, row))
+                row += share.count(end) - share.count(begin)
+            cells.append((number, parts))
+            own.append(OwnPack(number, 0, row, np.empty(0, np.int64), np.empty(0, np.int64), apart))
+            ids = torch.randint(self.bench.shape["vocab"], (1, row), device=self.bench.device)
+            batch[number] = SimpleNamespace(input_ids=ids, labels=ids)
+        made = [make_cell(number, number, number, 0, parts, share, samples, [0] * count, "none", apart)
+                for number, parts in cells]
         layout: Any = SimpleNamespace(
-            plan=SimpleNamespace(samples=samples), forward=[pack], backward=[pack], weight_packs=[[0]],
-            forward_cells=[[cell]], backward_cells=[[cell]], shares=[Share(0, 1, 1)], head_tile=_HEAD_TILE)
-        ids = torch.randint(shape["vocab"], (1, rows), device=self.bench.device)
-        batch: Any = {0: SimpleNamespace(input_ids=ids, labels=ids)}
-        stage.load(layout, batch, rows, _no_channel, {}, -1)
+            plan=SimpleNamespace(samples=samples), forward=own, backward=own, shares=[share], head_tile=_HEAD_TILE,
+            weight_packs=[[number] for number in range(len(packs))], forward_cells=[[cell] for cell in made],
+            backward_cells=[[cell] for cell in made])
+        groups = {0: dist.group.WORLD} if share.ranks > 1 else {}
+        stage.load(layout, batch, own[0].rows, _no_channel, groups, -1)  # type: ignore[arg-type]
         stage.module = SimpleNamespace(  # type: ignore[assignment]
             layers=self.whole.layers[:layers], positions=self.whole.positions, embedding=None)
-        for i, (prefix, length) in enumerate(slices):
-            for layer in range(layers if prefix else 0):
-                stage.store.kept[layer, i] = Keys(*self.random(2, prefix + length, shape["kv_heads"],
-                                                               shape["head_dim"]))
-        return pack
+        return made
 
     def random(self, *sizes: int) -> Tensor:
         return torch.randn(*sizes, device=self.bench.device, dtype=self.bench.dtype)
 
-    def layers(self, layers: int, slices: list[tuple[int, int]]) -> list[tuple[Row, float]]:
-        """Rows and seconds of F, B, B that leaves gradients of weights apart, and W of a pack, everything kept."""
-        bench, stage, hidden = self.bench, self.stage, self.bench.shape["hidden"]
+    def layers(self, layers: int, packs: list[Slices], apart: bool, share: Share) -> list[tuple[Row, float]]:
+        """Rows and seconds of F of all packs, everything kept, then of each B, last first, or of B that leaves
+        gradients of weights apart and W."""
+        stage = self.stage
         layers = min(layers, len(self.whole.layers))
+        cells = self.load(packs, layers, apart, share)
+        width = stage.gradients.buffer.element_size()
+        accumulators = 2 * layers * self.weights * width
         found: list[tuple[Row, float]] = []
-        for apart in (False, True):
-            pack = self.load(slices, layers, apart)
-            accumulators = 2 * layers * self.weights * stage.gradients.buffer.element_size()
-            held = dict(tokens=pack.rows, layers=layers)
-            row: Row = dict(held, kind="layer", segments=len(slices),
-                            keys=sum(prefix + length for prefix, length in slices),
-                            pairs=sum(length * (prefix + length / 2) for prefix, length in slices),
-                            weight_bytes=layers * self.weights * bench.element)
-            stage.inputs[0] = self.random(pack.rows, hidden)
-            forward = bench.timed(lambda: stage.forward_one_chunk(0, None))
-            stage.output_gradients[0] = self.random(pack.rows, hidden)
-            backward = bench.timed(lambda: stage.backward_one_chunk(0))
-            if apart:
-                found.append(({**row, "kind": "apart"}, backward))
-                found.append((dict(held, kind="weight", accumulator_bytes=accumulators),
-                              bench.timed(lambda: stage.backward_weight_one_chunk(0))))
-            else:
-                found.append(({**row, "pass": "forward"}, forward))
-                found.append(({**row, "pass": "backward", "accumulator_bytes": accumulators}, backward))
+        for number, cell in enumerate(cells):
+            stage.inputs[number] = self.random(len(cell.positions), stage.width)
+            took = self.passing(partial(stage.forward_one_chunk, number, None))
+            if not apart:
+                found.append(({**self.row(cell, layers, share, self.bench.element), "pass": "forward"}, took))
+        for number, cell in reversed(list(enumerate(cells))):
+            stage.output_gradients[number] = self.random(len(cell.positions), stage.width)
+            took = self.passing(partial(self.backward, number))
+            row = self.row(cell, layers, share, self.bench.element + max(self.bench.element, width))
+            if not apart:
+                found.append(({**row, "pass": "backward", "accumulator_bytes": accumulators}, took))
+                continue
+            found.append(({**row, "kind": "apart"}, took))
+            found.append((dict(kind="weight", tokens=row["tokens"], layers=layers, accumulator_bytes=accumulators),
+                          self.bench.timed(lambda: stage.backward_weight_one_chunk(number))))
         return found
+
+    def row(self, cell: Cell, layers: int, share: Share, width: int) -> Row:
+        """What this rank has of a cell; `width` bytes of an element travel in the exchange of a group."""
+        row: Row = dict(kind="layer", tokens=len(cell.positions), layers=layers, segments=len(cell.runs),
+                        keys=sum(piece.end for piece in cell.pieces if piece.low < piece.high),
+                        pairs=sum((run.high - run.low) * (run.keys - (run.high - run.low) / 2) for run in cell.runs),
+                        weight_bytes=layers * self.weights * self.bench.element)
+        if share.ranks > 1:
+            others = sum(piece.end - share.count(piece.end) for piece in cell.pieces)
+            shape = self.bench.shape
+            row.update(kind="cp", ranks=share.ranks,
+                       bytes=layers * others * 2 * shape["kv_heads"] * shape["head_dim"] * width)
+        return row
+
+    def backward(self, number: int) -> Tensor:
+        """B of a pack, and what it passes on."""
+        self.stage.backward_one_chunk(number)
+        return self.stage.input_gradients.pop(number)
+
+    def passing(self, unit: Callable[[], Tensor]) -> float:
+        """Seconds of a unit. In a pipeline its thread sends what it made to a neighbour, who sends as much; transfers go
+        on beside the next unit, which is not timed."""
+        works: list[Optional[dist.Work]] = []
+
+        def run() -> None:
+            out = unit()
+            if self.neighbour is not None:
+                sends = [partial(dist.isend, out), partial(dist.irecv, torch.empty_like(out))]
+                for work in sends if dist.get_rank() % 2 == 0 else sends[::-1]:
+                    works.append(work(self.neighbour))
+
+        seconds = self.bench.timed(run)
+        for work in works:
+            assert work is not None
+            work.wait()
+        return seconds
 
     def embed(self, tokens: int) -> list[tuple[Row, float]]:
         """Lookup, and the sum of its gradients."""
         stage = self.stage
-        self.load([(0, tokens)], 0, False)
+        self.load([[(0, 0, tokens)]], 0, False, Share(0, 1, 1))
         stage.module.embedding = embedding = self.whole.embedding  # type: ignore[misc]
         gradient = self.random(tokens, self.bench.shape["hidden"])
         row: Row = dict(kind="embedding", tokens=tokens)
@@ -212,13 +313,13 @@ class Units:
 
     def head(self, tokens: int) -> list[tuple[Row, float]]:
         """Final norm, whole vocabulary, loss and all gradients."""
-        self.load([(0, tokens)], 0, False)
+        self.load([[(0, 0, tokens)]], 0, False, Share(0, 1, 1))
         self.stage.module = self.whole
         hidden = self.random(tokens, self.bench.shape["hidden"])
         took = self.bench.timed(lambda: self.stage._head(0, hidden, self.stage.batch[0].labels[0]))
         return [(dict(kind="head", tokens=tokens), took)]
 
-    def update(self, like: Sequence[Tensor]) -> Unit:
+    def update(self, like: Sequence[Tensor]) -> Step:
         """AdamW of weights of these sizes, with both moments in their type."""
         weights = [torch.zeros_like(weight, requires_grad=True) for weight in like]
         for weight in weights:
@@ -229,13 +330,14 @@ class Units:
         return lambda: [(dict(kind="optimizer", bytes=touched), self.bench.timed(optimizer.step))]
 
 
-def traffic(bench: Bench) -> list[Row]:
-    """Messages between two ranks, and collectives of all, as rank 0 sees them. One collective is half of gloo's
-    all-reduce, which has no reduce-scatter."""
+def traffic(bench: Bench) -> list[Step]:
+    """Messages between two ranks, and collectives of all. One collective is half of gloo's all-reduce, which has no
+    reduce-scatter."""
     rank, ranks = dist.get_rank(), bench.ranks
-    rows: list[Row] = []
     other = rank + 1 if rank % 2 == 0 else rank - 1
-    for size in _MESSAGES:
+    scatters = dist.get_backend() == "nccl"
+
+    def message(size: int) -> list[tuple[Row, float]]:
         buffer = torch.zeros(size // 4, device=bench.device)
 
         def there_and_back() -> None:
@@ -243,20 +345,20 @@ def traffic(bench: Bench) -> list[Row]:
                 if other < ranks:
                     (dist.send if (rank % 2 == 0) == first else dist.recv)(buffer, other)
 
-        rows.append(dict(kind="p2p", ranks=2, bytes=size, seconds=_median(bench, there_and_back) / 2))
-    for size in _MESSAGES:
+        return [(dict(kind="p2p", ranks=2, bytes=size), _median(bench, there_and_back) / 2)]
+
+    def collective(size: int) -> list[tuple[Row, float]]:
         whole = torch.zeros(size // 4 // ranks * ranks, device=bench.device)
         part = torch.empty(len(whole) // ranks, device=bench.device)
-        scatters = dist.get_backend() == "nccl"
         took = _median(bench, (lambda: dist.reduce_scatter_tensor(part, whole)) if scatters
                        else (lambda: dist.all_reduce(whole)))
-        rows.append(dict(kind="reduce", ranks=ranks, bytes=len(part) * 4 * (ranks - 1),
-                         seconds=took if scatters else took / 2))
-    return rows
+        return [(dict(kind="reduce", ranks=ranks, bytes=len(part) * 4 * (ranks - 1)), took if scatters else took / 2)]
+
+    return [partial(run, size) for run in (message, collective) for size in _MESSAGES]
 
 
 def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, context: int = 8192, rounds: int = 5,
-            budget: float = 60.0, cluster: Optional[str] = None) -> str:
+            budget: float = 60.0, cluster: Optional[str] = None, pipeline: bool = False) -> str:
     """Times a model's units and gives the text of profile.csv (docs/schemas.md).
 
     Layers are Hugging Face's own, with random weights; up to four are held. Where torch.distributed is initialized,
@@ -271,6 +373,8 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
         budget: seconds after which no round begins.
         cluster: the name of the cluster that stands for the device; None: the preset that the GPU's name holds, "cpu"
             on CPUs.
+        pipeline: whether F and B send what they made to a neighbour and receive as much, for plans of several stages:
+            that takes time of the thread that computes. Needs an even number of ranks.
 
     Raises InvalidInput before any work.
     """
@@ -282,6 +386,9 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
     found = getattr(torch, dtype or "", None)
     if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise InvalidInput(f"dtype: must be a type of torch's floating-point numbers, got {dtype!r}")
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    if pipeline and ranks % 2:
+        raise InvalidInput(f"pipeline: needs an even number of ranks, got {ranks}")
     # By the planner's own reader, on a device that holds any model.
     shape = plan([2], model=model, memory=1e14, effort="fast", threads=1).model
     _check_transformers()
@@ -291,8 +398,7 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
     place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     bench = Bench(shape, place, wanted)
     with _process_group():
-        rows = bench.measure(Units(bench, context).units, rounds, budget)
-    rows += traffic(bench) if bench.ranks > 1 else []
+        rows = bench.measure(Units(bench, context, pipeline).steps + (traffic(bench) if bench.ranks > 1 else []), rounds, budget)
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
     told = {"model": shape["name"], **{key: shape[key] for key in _SHAPE}, "bytes_per_element": bench.element,
             "device": name, "cluster": cluster or _cluster_of(name, device), "ranks": bench.ranks}
@@ -361,6 +467,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="how often a unit is timed at most [5]")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds after which no round begins [60]")
     parser.add_argument("--cluster", help="the cluster that stands for the device [the preset of the GPU, or cpu]")
+    parser.add_argument("--pipeline", action="store_true", help="F and B send to a neighbour, for plans of several stages")
     options = vars(parser.parse_args(words))
     output = options.pop("output")
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1  # torchrun's
