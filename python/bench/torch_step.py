@@ -45,6 +45,7 @@ import torch.multiprocessing as multiprocessing
 import slimpack
 from slimpack import Plan
 from slimpack.torch import PlanStages, collate, run_plan
+from slimpack.torch.profile import profile
 from torch_whole import WholeSteps, best_fit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,27 +106,28 @@ def measure_prices(folder: Path, degrees: str, sizes: dict[str, Any], context: i
     """Writes them, from the medians of profiles of two loaded processes, and what the fixed work takes beside these."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
-    model, profile = folder / "model.json", folder / f"profile-{degrees}.csv"
+    model = folder / "model.json"
     model.write_text(json.dumps(config))
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))
 
-    def run(*command: Any) -> None:
-        done = subprocess.run([sys.executable, "-m", *command], env={**os.environ, "OMP_NUM_THREADS": "1"},
-                              capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        print(done.stdout, file=sys.stderr)
-
     profiles, beside = [], on_two_ranks(measure_fixed, sizes)
     for _ in range(count):
-        run("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "slimpack.torch.profile", "--model",
-            model, "--device", "cpu", "--dtype", "float32", "--context", str(context), "--rounds", "99", "--budget",
-            str(budget / count), *(["--pipeline"] if "pp" in DEGREES[degrees] else []), "-o", profile)
-        profiles.append(profile.read_text().splitlines(keepends=True))
+        profiles.append(on_two_ranks(measure_profile, str(model), context, budget / count, "pp" in DEGREES[degrees]))
         beside += on_two_ranks(measure_fixed, sizes)
-    profile.write_text("".join(row_medians(profiles)))
-    run("slimpack", "calibrate", profile, "-o", folder / f"cost-{degrees}.json")
+    measured = folder / f"profile-{degrees}.csv"
+    measured.write_text("".join(row_medians(profiles)))
+    done = subprocess.run([sys.executable, "-m", "slimpack", "calibrate", measured, "-o", folder / f"cost-{degrees}.json"],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    print(done.stdout, file=sys.stderr)
     (folder / f"beside-{degrees}.json").write_text(json.dumps(beside))
+
+
+def measure_profile(rank: int, model: str, context: int, budget: float, pipeline: bool) -> list[str]:
+    """Lines of a profile of both ranks."""
+    text = profile(model, dtype="float32", context=context, rounds=99, budget=budget, pipeline=pipeline)
+    return text.splitlines(keepends=True)
 
 
 def measure_fixed(rank: int, sizes: dict[str, Any]) -> list[float]:
@@ -240,7 +242,8 @@ def _timed(step: Callable[[], float], gate: Optional[Path]) -> tuple[float, floa
 
 
 def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What `call(rank, *arguments)` gives on rank 0 of two gloo processes with one thread each."""
+    """What `call(rank, *arguments)` gives on rank 0 of two gloo processes with one thread each that computes. Where there
+    are cores for it each process keeps to one, so that its transfers take time of its own units and of no other's."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -253,6 +256,9 @@ def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
 def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[rank]})
     dist.init_process_group("gloo")
     told = call(rank, *arguments)
     if rank == 0:

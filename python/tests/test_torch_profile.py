@@ -126,7 +126,7 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
                           weights="apart", runtime="torch")
     dearer = apart.to_dict()
     dearer["cost"]["layer_weight"]["unit"] += 1.0  # W has a price of its own
-    assert slimpack.simulate(slimpack.Plan.from_dict(dearer)).iteration_s > apart.iteration_s + 1
+    assert slimpack.simulate(slimpack.Plan.from_dict(dearer)).iteration_s > apart.iteration_s + 0.9
     with pytest.raises(slimpack.InvalidInput, match="shape.hidden: the costs were measured for model 'llama'"):
         slimpack.plan([300], model="tiny", cluster=cluster, cost=cost)
 
