@@ -81,6 +81,45 @@ TEST_CASE("caches: on one stage nobody who packs whole documents or chunks is ah
   CHECK(ahead <= 1 + test::draws(24) / 8);
 }
 
+TEST_CASE("caches: of few documents, which both ranks may share, nobody is far ahead") {
+  Random random(23);
+  std::int64_t ahead = 0;
+  for (std::int64_t draw = 0; draw < test::draws(60); ++draw) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t left = random.between(1, 6); left > 0; --left) {
+      lengths.push_back(random.between(16, random.chance(1, 2) ? 2048 : 128));
+    }
+    planners::PlanRequest request = test::request_of(lengths, 4);
+    request.context = Tokens{4096};
+    request.cost = with_spill(random);
+    request.dp = 2;
+    request.granularity = Tokens{32};
+    request.effort = planners::Effort::normal;
+    request.optimizer = OptimizerState::replicated;
+    const bool torch = random.chance(1, 2);
+    if (torch) {
+      request.runtime = planners::Runtime::torch;
+      request.head = LmHead::last;
+      request.fewer_last_layers = 0;
+    }
+    CAPTURE(torch);
+    CAPTURE(draw);
+    const planners::PlanOutcome own = plan_by("slimpack", request);
+    for (const MicroPack& pack : plan_of(own).micropacks) {
+      for (const RingMode mode : pack.exchange) CHECK((!torch || mode == RingMode::pass_kv));
+    }
+    bool behind = false;
+    for (const std::string rival : {"kk", "bfd", "megatron-cp", "hybrid-cp", "fcp"}) {
+      CAPTURE(rival);
+      const Nanos other = time_of(rival, request);
+      CHECK(plan_of(own).prediction.iteration.value * 1000 <= other.value * 1020);
+      behind = behind || plan_of(own).prediction.iteration.value * 1000 > other.value * 1001;
+    }
+    ahead += behind ? 1 : 0;
+  }
+  CHECK(ahead <= 1 + test::draws(60) / 12);
+}
+
 TEST_CASE("caches: packs on one stage are as large as caches hold, where small ones are worth it") {
   Random random(21);
   for (const std::int32_t tp : {1, 2}) {

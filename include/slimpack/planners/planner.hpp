@@ -34,8 +34,8 @@ enum class Effort : std::uint8_t { fast, normal, thorough };
 /// What has to execute a plan as it is planned.
 enum class Runtime : std::uint8_t {
   any,  ///< whatever runs all that a plan can say
-  /// PyTorch's pipeline runtime: its last stage runs H right behind the F that it reads. Prices are
-  /// of it with `SmallUnitPrices::run_graphs`
+  /// PyTorch's pipeline runtime: its last stage runs H right behind the F that it reads, and ranks
+  /// of a group exchange keys and values. Prices are of it with `SmallUnitPrices::run_graphs`
   torch
 };
 

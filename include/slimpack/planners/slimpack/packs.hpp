@@ -158,7 +158,8 @@ class PackBuilder {
 
   /// Finds the work of each segment and of each component's fullest rank, in both passes.
   void measure() {
-    // Packs of stages that wait for each other take equal times; caches hold equal tokens.
+    // Packs of stages that wait for each other take equal times; caches hold equal tokens, of which
+    // ranks that share a pack have a part each.
     const bool by_tokens = plan_.parallel.pp == 1 && problem_.spills();
     std::int64_t mean = 0;  // tokens of a rank
     if (by_tokens) {
@@ -172,6 +173,7 @@ class PackBuilder {
       for (std::size_t i = 0; i < segments_.size(); ++i) {
         const GroupId group = segments_[i].group;
         const PassCosts& cost = costs_of(group);
+        const std::size_t ranks = plan_.groups[index(group)].size();
         const schedule::SliceCosts costs =
             pass == 0 ? schedule::SliceCosts(cost.forward) : cost.back(settings_of(group).mode);
         // Samples of one length come one behind the other.
@@ -180,13 +182,14 @@ class PackBuilder {
         for (const schedule::QueuedSample& sample : segments_[i].samples) {
           if (sample.length != length) {
             length = sample.length;
-            each = by_tokens ? Int128{length.value} : costs.of(length).slice({}, length);
+            each = by_tokens ? Int128{length.value} * kCostScale / ranks
+                             : costs.of(length).slice({}, length);
           }
           work_[pass][i] += each;
         }
         Int128& most = most_[pass][component_of(group)];
         if (by_tokens) {
-          most = mean;
+          most = Int128{mean} * kCostScale;
           continue;
         }
         for (const std::int32_t rank : plan_.groups[index(group)]) {
@@ -348,7 +351,9 @@ class PackBuilder {
         }
         if (in_cp_group) {
           pack.exchange.push_back(
-              cheaper_exchange(slice, pass, plan_.model, plan_.memory.gradient_bytes));
+              problem_.request().runtime == Runtime::torch
+                  ? RingMode::pass_kv
+                  : cheaper_exchange(slice, pass, plan_.model, plan_.memory.gradient_bytes));
         }
       }
     }

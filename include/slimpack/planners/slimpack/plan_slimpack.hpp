@@ -431,7 +431,8 @@ class SlimpackSearches {
 
   void keep(PlanOutcome outcome) {
     auto* plan = std::get_if<Plan>(&outcome.result);
-    if (plan != nullptr && problem_.options().merging && request_.effort != Effort::fast) {
+    if (plan != nullptr && problem_.options().merging && request_.effort != Effort::fast &&
+        request_.runtime == Runtime::any) {
       try_heads(*plan, request_, counter_);
     }
     keep_better(best_, std::move(outcome));

@@ -190,11 +190,14 @@ class SlimpackProblem {
   }
 
  private:
-  /// Unless the request says otherwise, CP blocks of 128 tokens: finer blocks let shared samples be
-  /// cut into finer slices of which every rank owns an equal part.
+  /// Unless the request says otherwise, CP blocks of 128 tokens, or of the granularity if that is
+  /// finer, but at least 32: finer blocks let shared samples be cut into finer slices of which
+  /// every rank owns an equal part.
   [[nodiscard]] static MemorySpec memory(const PlanRequest& request) {
     MemorySpec memory = memory_of(request);
-    if (!request.memory.cp_block_tokens) memory.cp_block_tokens = Tokens{128};
+    if (!request.memory.cp_block_tokens) {
+      memory.cp_block_tokens = std::clamp(request.granularity, Tokens{32}, Tokens{128});
+    }
     return memory;
   }
 

@@ -340,13 +340,17 @@ class SlimpackSpaceMaker {
       return blocks;
     }
     const auto add = [&](Tokens block) {
-      if (block > blocks.front() && std::ranges::find(blocks, block) == blocks.end()) {
-        blocks.push_back(block);
-      }
+      if (std::ranges::find(blocks, block) == blocks.end()) blocks.push_back(block);
     };
     for (const std::int32_t ranks : widest_values()) {
-      const std::int64_t parts = 2 * ranks * blocks.front().value;
-      add((longest_.value + parts - 1) / parts * blocks.front());
+      const std::int64_t halves = 2 * std::int64_t{ranks};
+      const Tokens each{(longest_.value + halves - 1) / halves};
+      const Tokens tiles =
+          (each.value + blocks.front().value - 1) / blocks.front().value * blocks.front();
+      add(tiles);
+      // Where blocks of whole tiles are longer by much, the rank with the last one has less.
+      constexpr std::int64_t kMuch = 50;
+      if ((tiles - each).value * kMuch > each.value) add(each);
     }
     if (!options_.spread) return blocks;
     for (Tokens block = 4 * blocks.front(); 4 * block <= longest_; block = 2 * block) add(block);
