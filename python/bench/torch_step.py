@@ -25,6 +25,7 @@ timed steps begin within two seconds of the last change of FILE, at last `--only
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -265,6 +266,7 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
         torch.save(told, path)
     dist.barrier()
     dist.destroy_process_group()
+    gc.collect()  # else gloo's threads may outlive the interpreter, which then aborts
 
 
 def beside(found: dict[str, Any], name: str) -> list[list[float]]:
