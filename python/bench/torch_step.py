@@ -13,7 +13,7 @@ machine that changes its speed favours none. Rounds go on until the median of ea
 to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting but one
 sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or with
 --every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over those of
-the same layers before, between and behind the profiles. torch's schedules run the same layers and the same attention on
+the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %. torch's schedules run the same layers and the same attention on
 whole documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
 and the fastest of several numbers of them counts; a setting of one document has none of them, and without a pipeline
 there are none. All losses of a setting have to agree.
@@ -295,12 +295,34 @@ class Enough:
         """Why nothing may be said of a setting; nothing where it may."""
         return reference.unknown({name: ratios(found, name) for name in found["seconds"]}, self.rounds, self.limit)[1]
 
+    def why_not_priced(self, beside_profile: list[float]) -> Optional[str]:
+        """Why nothing may be said of predictions; nothing where it may."""
+        doubt = reference.doubt(beside_profile)
+        return None if doubt <= self.limit else (
+            f"the median of the reference beside the profiles is known to {100 * doubt:.2g} %, wanted are "
+            f"{100 * self.limit:g} %, so the machine did not keep its speed and no prediction is compared")
+
 
 def check_losses(found: dict[str, Any]) -> None:
     """Raises RuntimeError where those of a setting differ."""
     losses = found["losses"].values()
     if max(losses) - min(losses) > 1e-4 * min(losses):
         raise RuntimeError(f"losses differ: {found['losses']}")
+
+
+def predictions_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list[float]) -> dict[str, list[float]]:
+    """Predicted over measured times of each plan, by the reference."""
+    return {name: [predicted / statistics.median(beside_profile) / each for each in ratios(found, name)]
+            for name, predicted in setting["predicted"].items() if name in found["seconds"]}
+
+
+def summary_of(predictions: list[list[float]], limit: float = 0.03) -> str:
+    """How many predictions are so close by their medians, and how many are not by all of their interval."""
+    close = sum(abs(statistics.median(each) - 1) <= limit for each in predictions)
+    intervals = [ends for each in predictions if (ends := reference.interval(each))]
+    off = sum(low > 1 + limit or high < 1 - limit for low, high in intervals)
+    return (f"{close} of {len(predictions)} predictions are within {100 * limit:g} % of measured times, by the reference; "
+            f"{off} are further off by all of their interval.")
 
 
 def rows_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list[float]) -> str:
@@ -311,14 +333,14 @@ def rows_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
     ours = statistics.median(ratios(found, "slimpack"))
     ours_predicted = setting["predicted"]["slimpack"]
+    predictions = predictions_of(setting, found, beside_profile)
     lines = []
     for name, seconds in found["seconds"].items():
         predicted = setting["predicted"].get(name)
         last = "- | - | -"
         if predicted:
-            speed = [predicted / statistics.median(beside_profile) / each for each in ratios(found, name)]
             last = (f"{predicted / ours_predicted:.3f} | {predicted / statistics.median(seconds):.2f} | "
-                    + reference.of_interval(speed, "{:.3f}".format))
+                    + reference.of_interval(predictions[name], "{:.3f}".format))
         over = reference.of_interval([each / ours for each in ratios(found, name)], "{:.3f}".format)
         lines.append(f"| {label} | {name} | {len(seconds)} | {reference.of_ranges(seconds, '{:.3f}'.format)} | {over} | {last} |")
         label = ""
@@ -364,7 +386,7 @@ def main() -> None:
     if "table" in parts:
         print("| setting | contender | steps | s, median (10 to 90 %) | over slimpack (95 % interval) | predicted | "
               "predicted / measured | by the reference |\n|---|---|---:|---:|---:|---:|---:|---:|")
-    refused, enough = [], Enough(asked)
+    refused, enough, predictions = [], Enough(asked), []
     for number in numbers:
         planned, measured = (asked.folder / f"{kind}-{asked.degrees}-{asked.seed + number}.json"
                              for kind in ("plans", "steps"))
@@ -388,11 +410,15 @@ def main() -> None:
             print(f"setting {setting['seed']}: measured", file=sys.stderr, flush=True)  # steps take long: something to see
         if "table" in parts and known:
             check_losses(known)
-            why = enough.why_not(known)
+            beside_profile = json.loads(beside.read_text())
+            why = enough.why_not(known) or enough.why_not_priced(beside_profile)
             if why:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:
-                print(rows_of(setting, known, json.loads(beside.read_text())))
+                print(rows_of(setting, known, beside_profile))
+                predictions += predictions_of(setting, known, beside_profile).values()
+    if predictions:
+        print("\n" + summary_of(predictions))
     if refused:
         sys.exit("torch_step.py: " + "; ".join(refused))
 

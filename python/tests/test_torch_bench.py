@@ -31,6 +31,7 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     told = run(*asked)
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told
+    assert " predictions are within 3 % of measured times" in told.splitlines()[-1]
     assert run(*asked, "--only", "table") == told  # nothing is measured again
     ranks = run(*asked, "--degrees", "dp2")
     assert "| dp 2, seed 0, " in ranks and "| slimpack" in ranks and "torch 1F1B" not in ranks
