@@ -296,11 +296,11 @@ class Enough:
         return reference.unknown({name: ratios(found, name) for name in found["seconds"]}, self.rounds, self.limit)[1]
 
     def why_not_priced(self, beside_profile: list[float]) -> Optional[str]:
-        """Why nothing may be said of predictions; nothing where it may."""
+        """Why nothing may be said of prices and what they predict; nothing where it may."""
         doubt = reference.doubt(beside_profile)
         return None if doubt <= self.limit else (
             f"the median of the reference beside the profiles is known to {100 * doubt:.2g} %, wanted are "
-            f"{100 * self.limit:g} %, so the machine did not keep its speed and no prediction is compared")
+            f"{100 * self.limit:g} %, so the machine did not keep its speed and nothing is reported")
 
 
 def check_losses(found: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 """The measurements in python/bench run, and what they compare computes the same."""
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -41,3 +42,7 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     assert unsteady.stderr.startswith("torch_step.py: setting 0: the median of 6 times of ")
     assert "whose median is known to 0 %, so the machine does not keep its speed" in unsteady.stderr
     assert len(unsteady.stderr.splitlines()) == 1
+    (tmp_path / "beside-pp2.json").write_text(json.dumps([1e-9] * 11 + [1e9] * 9))
+    busy = start(*asked, "--only", "table")
+    assert busy.returncode == 1 and "| slimpack" not in busy.stdout
+    assert busy.stderr.startswith("torch_step.py: setting 0: the median of the reference beside the profiles is known to ")
