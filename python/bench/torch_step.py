@@ -242,6 +242,40 @@ def _timed(step: Callable[[], float], gate: Optional[Path]) -> tuple[float, floa
     return took.item(), loss
 
 
+def load_cores(sizes: dict[str, Any]) -> None:
+    """Until this process ends both cores of `on_two_ranks` run the fixed work whenever their process waits, at the idle
+    policy, which gives way at once. A GPU is as fast while another waits as while it computes, and ready when a message
+    comes; of two cores the one that computes alone is faster, and one that sleeps is woken late. Nothing where processes
+    have no core to themselves, or the system has no idle policy."""
+    cores = _cores()
+    if not cores or not hasattr(os, "SCHED_IDLE"):
+        return
+    context = multiprocessing.get_context("spawn")
+    begun = [context.Event() for _ in range(2)]
+    for rank in range(2):
+        context.Process(target=_load, args=(cores[rank], os.getpid(), begun[rank], sizes), daemon=True).start()
+    for one in begun:
+        if not one.wait(120):
+            raise RuntimeError("a core could not be loaded within two minutes")
+
+
+def _load(core: int, parent: int, begun: Any, sizes: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {core})
+    fixed = _fixed(sizes)
+    fixed()
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    begun.set()
+    while os.getppid() == parent:  # also where that is killed
+        fixed()
+
+
+def _cores() -> list[int]:
+    """Where there are enough of them those that processes keep to, by rank, else none."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores[:2] if len(cores) > 1 else []
+
+
 def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
     """What `call(rank, *arguments)` gives on rank 0 of two gloo processes with one thread each that computes. Where there
     are cores for it each process keeps to one, so that its transfers take time of its own units and of no other's."""
@@ -257,8 +291,7 @@ def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
 def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if len(cores) > 1:
+    if cores := _cores():
         os.sched_setaffinity(0, {cores[rank]})
     dist.init_process_group("gloo")
     told = call(rank, *arguments)
@@ -377,6 +410,8 @@ def main() -> None:
     os.environ.update({name: value for name, value in MALLOC.items() if name not in os.environ})
     parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]
     numbers = [asked.setting] if asked.setting is not None else list(range(asked.settings))
+    if {"prices", "steps"} & set(parts):
+        load_cores(sizes)
     request = request_of(asked.folder, asked.degrees)
     beside = asked.folder / f"beside-{asked.degrees}.json"
     if "prices" in parts and not beside.exists():

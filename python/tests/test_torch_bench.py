@@ -46,3 +46,22 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     busy = start(*asked, "--only", "table")
     assert busy.returncode == 1 and "| slimpack" not in busy.stdout
     assert busy.stderr.startswith("torch_step.py: setting 0: the median of the reference beside the profiles is known to ")
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores on Linux")
+def test_cores_are_loaded_while_processes_wait() -> None:
+    code = """if True:
+        import json, multiprocessing, os, sys
+        sys.path.insert(0, sys.argv[1])
+        import torch_step
+        torch_step.load_cores(dict(torch_step.SIZES, hidden_size=64, intermediate_size=64, head_dim=16))
+        running = [one.pid for one in multiprocessing.active_children()]
+        print(json.dumps([[pid, os.sched_getscheduler(pid), *os.sched_getaffinity(pid)] for pid in running]))
+    """
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT / "python/bench")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert sorted(line[1:] for line in told) == [[os.SCHED_IDLE, core] for core in sorted(os.sched_getaffinity(0))[:2]]
+    for pid, *_ in told:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
