@@ -13,7 +13,8 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
   faults       ranks that die: how long the others live on
   clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
                reference, with a cost fitted to a profile made just before, in turns with the same reference. Each step's
-               time is divided by the mean of the reference's before and behind it. Of planners of which after --tries
+               time is divided by the mean of the reference's before and behind it. Cores whose ranks wait are loaded at an
+               idle policy, as devices do not sleep. Of planners of which after --tries
                times as many steps as are wanted the median of predicted over measured is not known to --reference-limit
                there is no figure but one sentence that says why, and the status is 1
 
@@ -22,13 +23,17 @@ status 1 if planners trained on other documents, a resumed run differs in a byte
 be, the clock knows too little, or a program failed.
 """
 import argparse
+import contextlib
+import ctypes
 import datetime
 import json
+import math
 import os
 import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -273,16 +278,50 @@ class Turns:
         self.run.stdout.close()
 
 
+def reference_steps(options, folder, ranks):
+    """Number and length of a step's documents, and what a trainer is told to run such steps."""
+    length = max(2, options.context // 4)
+    documents = ranks * max(1, round(options.batch_tokens / 3 / ranks / length))
+    lengths = folder / f"reference-{ranks}.lengths"
+    lengths.write_text(f"{length}\n" * documents)
+    return documents, length, ["--data", lengths, "--planner", "megatron", "--dp", ranks, "--pp", 1, "--context", length,
+                               "--batch-tokens", documents * length, "--steps", 1_000_000]
+
+
+@contextlib.contextmanager
+def loaded_cores(options, folder, ranks):
+    """Within the block each core trains whenever no other thread wants it, at the idle policy, which gives way at once: a
+    device is as fast while another waits as while it computes, and ready when a message comes; of two cores the one that
+    computes alone is faster, and one that sleeps is woken late. Nothing where ranks are not on all cores of this machine
+    and on no other device, or the system has no idle policy. Gives what runs."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else []
+    running = []
+
+    def idle_on(core):
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: also where this process is killed
+
+    try:
+        if ranks >= len(cores) and "cuda" not in options.more:
+            words = reference_steps(options, folder, 1)[2]
+            command = [str(word) for word in [options.bin / options.program, *options.more, "--model", options.model, *words]]
+            for core in cores:
+                running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL, preexec_fn=lambda core=core: idle_on(core)))
+        yield running
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
 class Reference:
     """Steps that are all alike: documents of one length, one data-parallel rank a core."""
 
     def __init__(self, options, folder, ranks):
-        length = max(2, options.context // 4)
-        documents = ranks * max(1, round(options.batch_tokens / 3 / ranks / length))
-        lengths = folder / "reference.lengths"
-        lengths.write_text(f"{length}\n" * documents)
-        self.turns = Turns(options, folder, "reference", "--data", lengths, "--planner", "megatron", "--dp", ranks, "--pp", 1,
-                           "--context", length, "--batch-tokens", documents * length, "--steps", 1_000_000)
+        documents, length, words = reference_steps(options, folder, ranks)
+        self.turns = Turns(options, folder, "reference", *words)
         self.told = 0
         self.work = f"{documents} documents of {length:,} tokens on {ranks} data-parallel ranks"
 
@@ -359,15 +398,17 @@ def fidelity(step):
     return step["predicted_s"] / over_reference(step)
 
 
+def ranks_of(degrees):
+    """How many devices they are."""
+    return math.prod(map(int, degrees[1::2]))
+
+
 def clock_of(options, folder, ranks, lengths):
     """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
     their median beside the profile; and why a planner is not among them. Each goes on until it is known well enough how long
     its steps take, `slimpack` until all have ended."""
-    count = 1
-    for degree in ranks[1::2]:
-        count *= int(degree)
     running, left_out = [], {}
-    fixed = Reference(options, folder, count)
+    fixed = Reference(options, folder, ranks_of(ranks))
     try:
         for _ in range(REFERENCE_WARMUP):
             fixed.turn()
@@ -501,7 +542,8 @@ def clock(options, folder):
             tell(f"clock: {setting}")
             place = folder / setting
             place.mkdir()
-            found = clock_of(options, place, ranks, lengths)
+            with loaded_cores(options, place, ranks_of(ranks)):
+                found = clock_of(options, place, ranks, lengths)
             common = min(map(len, found["steps"].values()), default=0)
             check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
             measured.add(setting, found)

@@ -5,13 +5,17 @@
 Whether the reference is steady here is nobody's business: a limit that everything keeps, and one that nothing does,
 stand for a quiet and a loud machine.
 """
+import argparse
 import json
 import math
+import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from small_runs import MODEL
@@ -73,6 +77,34 @@ class ProfileTest(unittest.TestCase):
         profiles = [self.HEAD + [f"layer,forward,{tokens},0,0.1\n"] for tokens in (64, 65)]
         with self.assertRaisesRegex(trainer.Failure, "profiles differ in a row: layer,forward,64"):
             trainer.row_medians(profiles)
+
+
+@unittest.skipUnless(hasattr(os, "SCHED_IDLE"), "needs an idle policy")
+class LoadTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        model = self.folder / "config.json"
+        model.write_text(json.dumps(MODEL))
+        self.asked = dict(bin=pathlib.Path(BIN), program="mini_trainer", model=model, context=256, batch_tokens=1024)
+        self.cores = sorted(os.sched_getaffinity(0))
+
+    def test_each_core_is_loaded_within_the_block_and_not_behind_it(self):
+        options = argparse.Namespace(more=[], **self.asked)
+        with trainer.loaded_cores(options, self.folder, len(self.cores)) as running:
+            self.assertEqual([os.sched_getaffinity(one.pid) for one in running], [{core} for core in self.cores])
+            self.assertEqual({os.sched_getscheduler(one.pid) for one in running}, {os.SCHED_IDLE})
+            time.sleep(0.5)
+            self.assertEqual({one.poll() for one in running}, {None})  # none has been refused
+        self.assertEqual({one.returncode for one in running}, {-signal.SIGKILL})
+
+    def test_cores_that_ranks_leave_free_are_not_loaded(self):
+        few, elsewhere = argparse.Namespace(more=[], **self.asked), argparse.Namespace(more=["--backend", "cuda"], **self.asked)
+        with trainer.loaded_cores(few, self.folder, len(self.cores) - 1) as running:
+            self.assertEqual(running, [])
+        with trainer.loaded_cores(elsewhere, self.folder, len(self.cores)) as running:
+            self.assertEqual(running, [])
 
 
 class ClockTest(unittest.TestCase):
