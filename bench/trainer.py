@@ -291,9 +291,9 @@ def reference_steps(options, folder, ranks):
 @contextlib.contextmanager
 def loaded_cores(options, folder, ranks):
     """Within the block each core trains whenever no other thread wants it, at the idle policy, which gives way at once: a
-    device is as fast while another waits as while it computes, and ready when a message comes; of two cores the one that
-    computes alone is faster, and one that sleeps is woken late. Nothing where ranks are not on all cores of this machine
-    and on no other device, or the system has no idle policy. Gives what runs."""
+    device is ready when a message comes, and a core that sleeps is woken late. Nothing where ranks are not on all cores of
+    this machine and on no other device, or the system has no idle policy. Gives what runs; raises Failure where one of it
+    has ended before the block."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else []
     running = []
 
@@ -303,13 +303,15 @@ def loaded_cores(options, folder, ranks):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: also where this process is killed
 
     try:
-        if ranks >= len(cores) and "cuda" not in options.more:
+        if ranks >= len(cores) and not any("cuda" in word for word in options.more):
             words = reference_steps(options, folder, 1)[2]
             command = [str(word) for word in [options.bin / options.program, *options.more, "--model", options.model, *words]]
             for core in cores:
                 running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                                 stderr=subprocess.DEVNULL, preexec_fn=lambda core=core: idle_on(core)))
         yield running
+        if any(one.poll() is not None for one in running):
+            raise Failure("cores were not loaded all the time: a trainer at the idle policy has ended")
     finally:
         for one in running:
             one.kill()

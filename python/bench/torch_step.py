@@ -13,10 +13,11 @@ machine that changes its speed favours none. Rounds go on until the median of ea
 to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting but one
 sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or with
 --every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over those of
-the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %. torch's schedules run the same layers and the same attention on
-whole documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
-and the fastest of several numbers of them counts; a setting of one document has none of them, and without a pipeline
-there are none. All losses of a setting have to agree.
+the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %. torch's
+schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
+padded at their end to the common size that torch needs, and the fastest of several numbers of them counts; a setting of
+one document has none of them, and without a pipeline there are none. All losses of a setting have to agree. A core whose
+process waits runs the same layers at the idle policy.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -244,9 +245,8 @@ def _timed(step: Callable[[], float], gate: Optional[Path]) -> tuple[float, floa
 
 def load_cores(sizes: dict[str, Any]) -> None:
     """Until this process ends both cores of `on_two_ranks` run the fixed work whenever their process waits, at the idle
-    policy, which gives way at once. A GPU is as fast while another waits as while it computes, and ready when a message
-    comes; of two cores the one that computes alone is faster, and one that sleeps is woken late. Nothing where processes
-    have no core to themselves, or the system has no idle policy."""
+    policy, which gives way at once: a GPU is ready when a message comes, and a core that sleeps is woken late. Nothing where
+    processes have no core to themselves, or the system has no idle policy."""
     cores = _cores()
     if not cores or not hasattr(os, "SCHED_IDLE"):
         return
