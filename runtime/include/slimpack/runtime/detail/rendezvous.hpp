@@ -25,6 +25,15 @@
 
 namespace slimpack::runtime {
 
+/// Tells the processor that this thread only looks again.
+inline void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 /// What a device is seen to do from outside.
 struct DeviceState {
   bool left = false;     ///< its step has ended
@@ -206,7 +215,8 @@ class BasicRendezvous {
   }
 
   /// Looks for a moment whether the device is awake, without the lock: a thread that sleeps on a
-  /// core of its own takes longer to wake up than most waits last.
+  /// core of its own takes longer to wake up than most waits last. It does not yield, which hands
+  /// the core to whatever else would run there, if only at the idle policy.
   void spin(Lock& lock, const Device& device) const {
     constexpr std::chrono::microseconds kLongest{200};
     if (!spins_) return;
@@ -214,7 +224,7 @@ class BasicRendezvous {
     const auto end = std::chrono::steady_clock::now() + kLongest;
     while (!device.awake.load(std::memory_order_acquire) &&
            std::chrono::steady_clock::now() < end) {
-      std::this_thread::yield();
+      relax();
     }
     lock.lock();
   }
