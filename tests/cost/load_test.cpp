@@ -74,8 +74,8 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
     if (!kv && !mine) load.q_received += Tokens{end - i};
     i = end;
   }
-  for (std::int64_t key = 0; kv && key < slice.end.value; ++key) {
-    if (!shard.owns({key})) load.kv_received += Tokens{1};
+  for (std::int64_t key = 0; kv && shard.ranks > 1 && key < slice.end.value; ++key) {
+    (shard.owns({key}) ? load.kv_sent : load.kv_received) += Tokens{1};
   }
 }
 
@@ -284,6 +284,7 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
         sum.tokens += load.tokens;
         sum.pairs2 += load.pairs2;
         sum.kv_received += load.kv_received;
+        sum.kv_sent += load.kv_sent;
         sum.q_received += load.q_received;
         CHECK(load.filled_pairs2 >= load.pairs2);
       }
@@ -292,6 +293,7 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
             slice.end.value * slice.end.value - slice.begin.value * slice.begin.value);
       const bool kv = ranks == 1 || exchange == RingMode::pass_kv;
       CHECK(sum.kv_received == (kv ? slice.end * (ranks - 1) : Tokens{0}));
+      CHECK(sum.kv_sent == (kv && ranks > 1 ? slice.end : Tokens{0}));
       CHECK(sum.q_received == (kv ? Tokens{0} : slice.length() * (ranks - 1)));
     }
   }
@@ -322,6 +324,7 @@ TEST_CASE("add_slice: by heads all ranks have an equal part, and rows stay their
       CHECK(load.alone_filled_pairs2 == load.filled_pairs2);
       CHECK(load.alone_keys == load.keys);
       CHECK(load.kv_received == Tokens{0});
+      CHECK(load.kv_sent == Tokens{0});
       CHECK(load.q_received == Tokens{0});
       CHECK(load.tokens == shard.between(slice.begin, slice.end));
       CHECK(load.heads_sent == load.tokens);

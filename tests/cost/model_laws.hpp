@@ -24,9 +24,10 @@ inline PackLoad random_load(Random& random) {
   if (load.ranks > 1) {
     load.kv_received = {random.between(0, 200'000)};
     load.q_received = {random.between(0, 20'000)};
+    load.kv_sent = {random.between(0, 100'000)};
     if (random.chance(1, 2)) load.heads_sent = {random.between(0, 20'000)};
     // The first token that travels of a kind brings a wait for the message and latencies.
-    if (random.chance(1, 4)) load.kv_received = load.q_received = {};
+    if (random.chance(1, 4)) load.kv_received = load.q_received = load.kv_sent = {};
   }
   return load;
 }
@@ -76,7 +77,7 @@ void check_laws(const Model& model) {
     CHECK(model.forward(load, stage) >= Nanos{0});
     CHECK(model.head(head) >= Nanos{0});
 
-    std::vector<PackLoad> more(8, load);
+    std::vector<PackLoad> more(9, load);
     const std::int64_t by = random.between(1, 3000);
     more[0].tokens += Tokens{by};
     more[1].pairs2 += by * 1000;
@@ -86,6 +87,7 @@ void check_laws(const Model& model) {
     more[5].kv_received += Tokens{by};
     more[6].q_received += Tokens{by};
     more[7].heads_sent += Tokens{by};
+    more[8].kv_sent += Tokens{by};
     for (std::size_t i = 0; i < more.size(); ++i) {
       CAPTURE(i);
       CHECK(model.forward(more[i], stage) >= model.forward(load, stage));

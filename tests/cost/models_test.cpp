@@ -312,7 +312,7 @@ TEST_CASE("fitted: a group that was measured pays for all it sends, and nothing 
   const auto added = [&](bool back, Recompute recompute) {
     PackLoad one = load;
     one.ranks = 1;
-    one.kv_received = one.q_received = one.heads_sent = {};
+    one.kv_received = one.q_received = one.kv_sent = one.heads_sent = {};
     return back ? seconds(group.backward(load, stage, recompute) -
                           alone.backward(one, stage, recompute))
                 : seconds(group.forward(load, stage) - alone.forward(one, stage));
@@ -327,8 +327,15 @@ TEST_CASE("fitted: a group that was measured pays for all it sends, and nothing 
   CHECK(added(true, Recompute::none) == doctest::Approx(backward(keys + gradients)).epsilon(1e-4));
   CHECK(added(true, Recompute::full) ==
         doctest::Approx(backward(keys + gradients) + forward(keys)).epsilon(1e-4));
-  // By heads, of own tokens: queries, keys and values there, outputs and log-sum-exp home.
+  // Whoever owns most receives least, and waits until all others have that.
+  load.kv_sent = {900};
+  CHECK(added(false, Recompute::none) == doctest::Approx(forward(keys)).epsilon(1e-4));
   load.kv_received = {};
+  CHECK(added(false, Recompute::none) == doctest::Approx(forward(0.9 * keys)).epsilon(1e-4));
+  CHECK(added(true, Recompute::none) ==
+        doctest::Approx(backward(0.9 * (keys + gradients))).epsilon(1e-4));
+  load.kv_sent = {};
+  // By heads, of own tokens: queries, keys and values there, outputs and log-sum-exp home.
   load.heads_sent = {1000};
   const double there =
       1000 * (2 * q * 2 + 2 * k * 2 + static_cast<double>(model.heads) * 4) * 3 / 4;

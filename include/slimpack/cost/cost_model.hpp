@@ -25,6 +25,7 @@ struct PackLoad {
   std::int64_t ranks = 1;     ///< that compute it together: those of the group, of weight packs 1
   Tokens kv_received;         ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;          ///< tokens whose queries arrive from other ranks
+  Tokens kv_sent;             ///< own tokens whose keys and values go to each other rank
   Tokens heads_sent;          ///< own tokens of slices by heads, whose heads pass to other ranks
   /// Of `pairs2` those that wait for no ring: of slices that one rank of several owns up to their
   /// end, so that it attends to them by itself, and of slices by heads; the same of the others

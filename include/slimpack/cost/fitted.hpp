@@ -144,14 +144,11 @@ class FittedModel {
   /// B of a pack on a stage, with what is computed again because F has not kept it.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
-    const Picos linear =
-        layer_backward_
-            ? linear_of(*layer_backward_, load, stage)
-            : terms_.linear_backward(load.tokens, stage) +
-                  terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
-    return to_nanos(
-        layers_backward(layer_backward_, load, stage, recompute, linear, kTensorBackward) +
-        regroup(layer_backward_, load, stage, recompute, false));
+    const Picos linear = layer_backward_ ? linear_of(*layer_backward_, load, stage)
+                                         : terms_.linear_backward(load.tokens, stage);
+    return to_nanos(layers_backward(layer_backward_, load, stage, recompute, linear,
+                                    terms_.cluster().backward_kernels, kTensorBackward) +
+                    regroup(layer_backward_, load, stage, recompute, false));
   }
 
   /// What F of a pack, or B, takes because its rows do not stay in caches
@@ -166,13 +163,11 @@ class FittedModel {
   /// layer is divided between B and W as the analytic one.
   [[nodiscard]] Nanos backward_apart(const PackLoad& load, const StageLoad& stage,
                                      Recompute recompute) const noexcept {
-    const Picos linear =
-        layer_apart_ ? linear_of(*layer_apart_, load, stage)
-                     : terms_.linear_backward_apart(load.tokens, stage) +
-                           terms_.launches(load, stage.layers * terms_.backward_apart_kernels());
-    return to_nanos(
-        layers_backward(layer_apart_, load, stage, recompute, linear, kTensorBackwardApart) +
-        regroup(layer_apart_, load, stage, recompute, true));
+    const Picos linear = layer_apart_ ? linear_of(*layer_apart_, load, stage)
+                                      : terms_.linear_backward_apart(load.tokens, stage);
+    return to_nanos(layers_backward(layer_apart_, load, stage, recompute, linear,
+                                    terms_.backward_apart_kernels(), kTensorBackwardApart) +
+                    regroup(layer_apart_, load, stage, recompute, true));
   }
 
   /// W of a pack: the gradients of weights alone.
@@ -336,9 +331,11 @@ class FittedModel {
   [[nodiscard]] std::int64_t hidden_row() const noexcept {
     return terms_.model().hidden * terms_.model().bytes_per_element;
   }
-  /// B with `linear` work and attention by `fitted`, but for regrouping.
+  /// B with `linear` work and attention by `fitted`, but for regrouping; `kernels` a layer are
+  /// launched beside work that is not fitted.
   [[nodiscard]] Picos layers_backward(const Fitted& fitted, const PackLoad& load,
                                       const StageLoad& stage, Recompute recompute, Picos linear,
+                                      std::int64_t kernels,
                                       std::int64_t collectives) const noexcept {
     Picos time =
         embedding(embedding_backward_, load, stage, true) + linear +
@@ -346,6 +343,7 @@ class FittedModel {
                     terms_.beside_exchange(load, stage, true)) +
         ahead(load, stage, recompute, linear) +
         tensor_parallel(load, stage, collectives, linear, terms_.beside_tensor(load, stage, true));
+    if (!fitted) time += terms_.launches(load, stage.layers * kernels);
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
               terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
@@ -405,8 +403,11 @@ class FittedModel {
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                   bool back, Picos kept = 0) const noexcept {
     if (const Fitted& measured = measured_context(stage, back)) {
+      // Every rank waits for all others, whose parts are as large as the largest.
+      PackLoad each = load;
+      each.kv_received = std::max(load.kv_received, load.kv_sent * (load.ranks - 1));
       const std::int64_t bytes =
-          terms_.exchange_bytes(load, back) + own_head_bytes(load, stage, back);
+          terms_.exchange_bytes(each, back) + own_head_bytes(load, stage, back);
       if (load.ranks <= 1 || bytes == 0 || stage.layers == 0) return attention;
       return attention + kept + picos(stage.layers, measured->layer) +
              context_bytes(bytes, stage, *measured);

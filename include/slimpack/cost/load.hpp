@@ -152,6 +152,7 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
               [](Tokens position) { return position; });
     });
     load.kv_received += slice.end - shard.before(slice.end);
+    if (shard.ranks > 1) load.kv_sent += shard.before(slice.end);
     if (own.value > 0) load.keys += slice.end.value;
     return;
   }

@@ -24,7 +24,7 @@ using SpTimes = std::vector<std::int64_t>;
 /// The load of a pack of so many of a sample: rows are filled up to tiles once a pack.
 [[nodiscard]] constexpr PackLoad many(PackLoad load, std::int64_t count) noexcept {
   for (Tokens* const tokens :
-       {&load.tokens, &load.kv_received, &load.q_received, &load.heads_sent}) {
+       {&load.tokens, &load.kv_received, &load.q_received, &load.kv_sent, &load.heads_sent}) {
     *tokens = *tokens * count;
   }
   for (std::int64_t* const amount :
