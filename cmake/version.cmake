@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # slimpack_read_version(VARIABLE) reads include/slimpack/core/version.hpp, so that a bare include path has the
 # version too.
-# slimpack_read_commit(VARIABLE) gives the commit of the sources, `unknown` where they are no git repository
-# of their own; CMake configures again when it changes.
+# slimpack_read_commit(VARIABLE) gives the commit of the sources: where they are no git repository of their own,
+# what slimpack_write_commit() wrote for an sdist, else `unknown`. CMake configures again when it changes.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${CMAKE_CURRENT_LIST_DIR}/../include/slimpack/core/version.hpp)
 
@@ -14,8 +14,19 @@ function(slimpack_read_version variable)
   set(${variable} ${version} PARENT_SCOPE)
 endfunction()
 
+set(slimpack_written_commit ${CMAKE_CURRENT_LIST_DIR}/../apps/commit/written.txt)
+
+function(slimpack_write_commit)
+  slimpack_read_commit(commit)
+  file(WRITE ${slimpack_written_commit} "${commit}\n")
+endfunction()
+
 function(slimpack_read_commit variable)
-  set(${variable} unknown PARENT_SCOPE)
+  set(written unknown)
+  if(EXISTS ${slimpack_written_commit} AND NOT EXISTS ${PROJECT_SOURCE_DIR}/.git)
+    file(STRINGS ${slimpack_written_commit} written LIMIT_COUNT 1)
+  endif()
+  set(${variable} ${written} PARENT_SCOPE)
   find_program(SLIMPACK_GIT git)
   mark_as_advanced(SLIMPACK_GIT)
   if(NOT SLIMPACK_GIT)

@@ -93,6 +93,6 @@ else
   since=$EPOCHREALTIME
   "$work/venv/bin/python" -m pip install -q --disable-pip-version-check "${wheels[0]}"
   report "wheel installed with NumPy" "$since" "$work/venv/lib"/python*/site-packages/{slimpack,numpy}*
-  "$work/venv/bin/slimpack" --version | grep "^slimpack $version "
+  "$work/venv/bin/slimpack" --version | grep "^slimpack $version (commit [0-9a-f]"  # through the sdist
   (cd / && "$work/venv/bin/python" -c 'import slimpack; print(slimpack.plan([700, 40, 1500], model="tiny", effort="fast").iteration_s)')
 fi

@@ -6,18 +6,18 @@
     python python/bench/torch_step.py FOLDER --settings 2 --rounds 12 --every --degrees dp2
 
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
-(10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
-as predicted, and predicted over measured time. Contenders run in turns that are shuffled anew each round. Before and
-behind each step both processes run the same layers in PyTorch alone: a measured ratio is of times over theirs, so that a
-machine that changes its speed favours none. Rounds go on until the median of each contender's times over theirs is known
-to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting but one
-sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or with
---every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over those of
-the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %. torch's
-schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
-padded at their end to the common size that torch needs, and the fastest of several numbers of them counts; a setting of
-one document has none of them, and without a pipeline there are none. All losses of a setting have to agree. A core whose
-process waits runs the same layers at the idle policy.
+(10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured
+and as predicted, and predicted over measured time. Contenders run in turns that are shuffled anew each round. Before
+and behind each step both processes run the same layers in PyTorch alone: a measured ratio is of times over theirs, so
+that a machine that changes its speed favours none. Rounds go on until the median of each contender's times over theirs
+is known to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting
+but one sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or
+with --every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over
+those of the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %,
+and has their medians by planner. torch's schedules run the same layers and the same attention on whole documents
+without padding between them; micro-batches are padded at their end to the common size that torch needs, and the fastest
+of several numbers of them counts; a setting of one document has none of them, and without a pipeline there are none.
+All losses of a setting have to agree. A core whose process waits runs the same layers at the idle policy.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -349,13 +349,18 @@ def predictions_of(setting: dict[str, Any], found: dict[str, Any], beside_profil
             for name, predicted in setting["predicted"].items() if name in found["seconds"]}
 
 
-def summary_of(predictions: list[list[float]], limit: float = 0.03) -> str:
-    """How many predictions are so close by their medians, and how many are not by all of their interval."""
-    close = sum(abs(statistics.median(each) - 1) <= limit for each in predictions)
-    intervals = [ends for each in predictions if (ends := reference.interval(each))]
+def summary_of(predictions: list[dict[str, list[float]]], limit: float = 0.03) -> str:
+    """How many of all settings' predictions are so close by their medians, and how many are not by all of their interval;
+    the least and the most of medians over all steps of a planner."""
+    alone = [each for setting in predictions for each in setting.values()]
+    close = sum(abs(statistics.median(each) - 1) <= limit for each in alone)
+    intervals = [ends for each in alone if (ends := reference.interval(each))]
     off = sum(low > 1 + limit or high < 1 - limit for low, high in intervals)
-    return (f"{close} of {len(predictions)} predictions are within {100 * limit:g} % of measured times, by the reference; "
-            f"{off} are further off by all of their interval.")
+    names = dict.fromkeys(name for setting in predictions for name in setting)
+    medians = sorted((statistics.median(sum((one.get(name, []) for one in predictions), [])), name) for name in names)
+    return (f"{close} of {len(alone)} predictions are within {100 * limit:g} % of measured times, by the reference; "
+            f"{off} are further off by all of their interval. Over all steps of a planner the median is "
+            f"{medians[0][0]:.3f} ({medians[0][1]}) to {medians[-1][0]:.3f} ({medians[-1][1]}).")
 
 
 def rows_of(setting: dict[str, Any], found: dict[str, Any], beside_profile: list[float]) -> str:
@@ -392,7 +397,7 @@ def main() -> None:
     options.add_argument("--every", action="store_true", help="every planner whose plan can be executed")
     options.add_argument("--effort", default="normal")
     options.add_argument("--profiles", type=int, default=4, help="prices are of their medians")
-    options.add_argument("--budget", type=float, default=180.0, help="seconds of all profiles")
+    options.add_argument("--budget", type=float, default=600.0, help="seconds of all profiles")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
@@ -451,7 +456,7 @@ def main() -> None:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:
                 print(rows_of(setting, known, beside_profile))
-                predictions += predictions_of(setting, known, beside_profile).values()
+                predictions.append(predictions_of(setting, known, beside_profile))
     if predictions:
         print("\n" + summary_of(predictions))
     if refused:

@@ -33,6 +33,7 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told
     assert " predictions are within 3 % of measured times" in told.splitlines()[-1]
+    assert " Over all steps of a planner the median is " in told.splitlines()[-1]
     assert run(*asked, "--only", "table") == told  # nothing is measured again
     ranks = run(*asked, "--degrees", "dp2")
     assert "| dp 2, seed 0, " in ranks and "| slimpack" in ranks and "torch 1F1B" not in ranks
@@ -46,6 +47,20 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     busy = start(*asked, "--only", "table")
     assert busy.returncode == 1 and "| slimpack" not in busy.stdout
     assert busy.stderr.startswith("torch_step.py: setting 0: the median of the reference beside the profiles is known to ")
+
+
+def test_the_summary_counts_pairs_and_takes_medians_of_planners() -> None:
+    code = """if True:
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import torch_step
+        print(torch_step.summary_of([{"a": [1.0] * 6, "b": [1.1] * 6}, {"a": [1.02] * 7, "b": [1.031] * 8}]))
+    """
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT / "python/bench")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "2 of 4 predictions are within 3 % of measured times, by the reference; 2 are further off by all of their interval. "
+        "Over all steps of a planner the median is 1.020 (a) to 1.031 (b).\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores on Linux")
