@@ -69,9 +69,9 @@ struct HeadLoad {
 };
 
 /// Laws: pure; never negative; non-decreasing in every amount of work of a load (tokens, pairs,
-/// segments, runs, received tokens, layers, rows of the vocabulary, bytes); equal on every compiler
-/// (integers, or single rounded steps that no contraction can change). More ranks, shards or
-/// tensor-parallel devices may cost or save time.
+/// segments, runs, tokens that travel, layers, rows of the vocabulary, bytes); equal on every
+/// compiler (integers, or single rounded steps that no contraction can change). More ranks, shards
+/// or tensor-parallel devices may cost or save time.
 template <class Model>
 concept CostModel =
     requires(const Model& model, const PackLoad& pack, const StageLoad& stage, const HeadLoad& head,
