@@ -14,7 +14,8 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
   clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
                reference, with a cost fitted to a profile made just before, in turns with the same reference. Each step's
                time is divided by the mean of the reference's before and behind it. Cores whose ranks wait are loaded at an
-               idle policy, as devices do not sleep. Of planners of which after --tries
+               idle policy, as devices do not sleep. There is no figure of degrees whose profiles do not agree to
+               --reference-limit. Of planners of which after --tries
                times as many steps as are wanted the median of predicted over measured is not known to --reference-limit
                there is no figure but one sentence that says why, and the status is 1
 
@@ -366,18 +367,52 @@ def row_medians(profiles):
     return rows
 
 
+UNIT_KINDS = ("layer", "apart", "weight", "tp", "cp")  # of rows, whose seconds steps are of
+
+
+def agreement(profiles, beside):
+    """By kind of units, what the rows of each profile take over those of all: the median over rows of their seconds over the
+    reference's beside their profile, over the median of that of all profiles. `beside` has the reference's times by profile;
+    without times of one profile its seconds alone are compared."""
+    speeds = [median(seconds) if seconds else 1 for seconds in beside]
+    found = {}
+    for alike in zip(*profiles, strict=True):
+        fields = [line.rstrip().split(",") for line in alike]
+        if fields[0][0] == "kind":
+            place = fields[0].index("seconds")
+        elif fields[0][0] in UNIT_KINDS:
+            taken = [float(one[place]) / speed for one, speed in zip(fields, speeds)]
+            found.setdefault(fields[0][0], []).append([each / median(taken) for each in taken])
+    return {kind: [median(each) for each in zip(*rows)] for kind, rows in found.items()}
+
+
+def disagreement(agreed, limit):
+    """A sentence on the kind of units of which profiles differ most, where no more than half of them are so close to each
+    other that the middle of their range is known to the limit. `agreed` is what `agreement` gives."""
+    def apart(each):
+        ordered, most = sorted(each), len(each) // 2
+        return min(high - low for low, high in zip(ordered, ordered[most:])) / 2
+
+    off, kind = max(((apart(each), kind) for kind, each in agreed.items()), default=(0, ""))
+    return None if off <= limit else (
+        f"rows {kind} of {len(agreed[kind])} profiles are {', '.join(f'{one:.3f}' for one in agreed[kind])} of their median, "
+        f"times taken over the reference's beside them; more than half should be within {100 * limit:g} % of a value, so "
+        "prices are not known and nothing is reported")
+
+
 def fit_in_turns(options, folder, degrees, fixed):
-    """A cost by medians of several profiles of so many loaded ranks, and the median of the reference's times beside them:
-    the reference runs before each plan of a profile, whose rows are medians too."""
+    """A cost by medians of several profiles of so many loaded ranks, the median of the reference's times beside them, and
+    how the profiles agree: the reference runs before each plan of a profile, whose rows are medians too."""
     profiles, beside = [], []
     for number in range(options.profiles):
         profile = folder / f"profile-{number}.csv"
         measured = Turns(options, folder, f"profile-{number}", *degrees, "--context", options.context, "--profile", profile)
+        beside.append([])
         try:
             while what := measured.ready():
                 before = [fixed.turn() for _ in range(REFERENCE_TURNS)]
                 if not what.startswith("round 0 "):  # which counts for nothing
-                    beside += before
+                    beside[-1] += before
                 measured.go()
             if measured.why():
                 raise Failure(f"profile: {measured.why()}")
@@ -387,7 +422,8 @@ def fit_in_turns(options, folder, degrees, fixed):
     profile = folder / "profile.csv"
     profile.write_text("".join(row_medians(profiles)))
     seconds = fixed.seconds()
-    return calibrate(options, profile), median(seconds[place] for place in beside)
+    times = [[seconds[place] for place in places] for places in beside]
+    return calibrate(options, profile), median(sum(times, [])), agreement(profiles, times)
 
 
 def over_reference(step):
@@ -406,8 +442,8 @@ def ranks_of(degrees):
 
 
 def clock_of(options, folder, ranks, lengths):
-    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
-    their median beside the profile; and why a planner is not among them. Each goes on until it is known well enough how long
+    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, their
+    median beside the profiles, how these agree, and prices; and why a planner is not among them. Each goes on until it is known well enough how long
     its steps take, `slimpack` until all have ended."""
     running, left_out = [], {}
     fixed = Reference(options, folder, ranks_of(ranks))
@@ -415,7 +451,8 @@ def clock_of(options, folder, ranks, lengths):
         for _ in range(REFERENCE_WARMUP):
             fixed.turn()
         tell("profile")
-        cost, beside_profile = fit_in_turns(options, folder, ranks, fixed)
+        cost, beside_profile, agreed = fit_in_turns(options, folder, ranks, fixed)
+        prices = json.loads(cost.read_text())
         steps = options.warmup + options.tries * options.steps
         for planner in options.planners:
             running.append(Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost,
@@ -457,7 +494,7 @@ def clock_of(options, folder, ranks, lengths):
         for one in [*running, fixed.turns]:
             one.end()
     return {"steps": found, "left_out": left_out, "work": fixed.work, "reference": seconds[REFERENCE_WARMUP:],
-            "beside_profile": beside_profile}
+            "beside_profile": beside_profile, "profiles": agreed, "prices": prices}
 
 
 def clock_rows(setting, found):
@@ -544,8 +581,8 @@ def clock(options, folder):
             tell(f"clock: {setting}")
             place = folder / setting
             place.mkdir()
-            with loaded_cores(options, place, ranks_of(ranks)):
-                found = clock_of(options, place, ranks, lengths)
+            with loaded_cores(options, place, ranks_of(ranks)) as running:
+                found = dict(clock_of(options, place, ranks, lengths), loaded=bool(running))
             common = min(map(len, found["steps"].values()), default=0)
             check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
             measured.add(setting, found)
@@ -553,7 +590,10 @@ def clock(options, folder):
         left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
         times = {f"`{planner}`": [fidelity(step) for step in steps] for planner, steps in found["steps"].items()}
         few, why = reference.unknown(times, options.steps, options.reference_limit / 100)
-        refused += [f"{setting}: {why}"] if why else []
+        differ = disagreement(found.get("profiles", {}), options.reference_limit / 100)
+        refused += [f"{setting}: {one}" for one in (why, differ) if one]
+        if differ:
+            continue
         found["steps"] = {planner: steps for planner, steps in found["steps"].items() if f"`{planner}`" not in few}
         if not found["steps"]:
             continue

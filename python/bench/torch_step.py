@@ -10,14 +10,15 @@ profiles the machine, calibrates prices, plans settings drawn by seed, runs them
 and as predicted, and predicted over measured time. Contenders run in turns that are shuffled anew each round. Before
 and behind each step both processes run the same layers in PyTorch alone: a measured ratio is of times over theirs, so
 that a machine that changes its speed favours none. Rounds go on until the median of each contender's times over theirs
-is known to --reference-limit; where after --tries times as many as are wanted it is not, there is no row of the setting
-but one sentence that says why, and the status is 1. Rivals are three and the one of all others that predicts best, or
-with --every all whose plan run_plan executes. *By the reference* is predicted over measured time, times taken over
-those of the same layers before, between and behind the profiles; a last line counts how many of these are within 3 %,
-and has their medians by planner. torch's schedules run the same layers and the same attention on whole documents
-without padding between them; micro-batches are padded at their end to the common size that torch needs, and the fastest
-of several numbers of them counts; a setting of one document has none of them, and without a pipeline there are none.
-All losses of a setting have to agree. A core whose process waits runs the same layers at the idle policy.
+is known to --reference-limit; where after --tries times as many as are wanted it is not, or the profiles do not agree
+to it, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the one
+of all others that predicts best, or with --every all whose plan run_plan executes. *By the reference* is predicted over
+measured time, times taken over those of the same layers before, between and behind the profiles; a last line counts
+how many of these are within 3 %, and has their medians by planner. torch's schedules run the same layers and the same
+attention on whole documents without padding between them; micro-batches are padded at their end to the common size that
+torch needs, and the fastest of several numbers of them counts; a setting of one document has none of them, and without
+a pipeline there are none. All losses of a setting have to agree. A core whose process waits runs the same layers at the
+idle policy.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -53,7 +54,7 @@ from torch_whole import WholeSteps, best_fit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 import reference  # noqa: E402
-from trainer import row_medians  # noqa: E402
+from trainer import agreement, disagreement, row_medians  # noqa: E402
 
 VOCABULARY = 1024
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
@@ -105,17 +106,18 @@ def request_of(folder: Path, degrees: str) -> dict[str, Any]:
 
 
 def measure_prices(folder: Path, degrees: str, sizes: dict[str, Any], context: int, count: int, budget: float) -> None:
-    """Writes them, from the medians of profiles of two loaded processes, and what the fixed work takes beside these."""
+    """Writes them, from the medians of profiles of two loaded processes, what the fixed work takes beside these, and how the
+    profiles agree."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
     model = folder / "model.json"
     model.write_text(json.dumps(config))
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))
 
-    profiles, beside = [], on_two_ranks(measure_fixed, sizes)
+    profiles, beside = [], [on_two_ranks(measure_fixed, sizes)]
     for _ in range(count):
         profiles.append(on_two_ranks(measure_profile, str(model), context, budget / count, "pp" in DEGREES[degrees]))
-        beside += on_two_ranks(measure_fixed, sizes)
+        beside.append(on_two_ranks(measure_fixed, sizes))
     measured = folder / f"profile-{degrees}.csv"
     measured.write_text("".join(row_medians(profiles)))
     done = subprocess.run([sys.executable, "-m", "slimpack", "calibrate", measured, "-o", folder / f"cost-{degrees}.json"],
@@ -123,7 +125,9 @@ def measure_prices(folder: Path, degrees: str, sizes: dict[str, Any], context: i
     if done.returncode:
         raise RuntimeError(done.stderr)
     print(done.stdout, file=sys.stderr)
-    (folder / f"beside-{degrees}.json").write_text(json.dumps(beside))
+    agreed = agreement(profiles, [before + after for before, after in zip(beside, beside[1:])])
+    (folder / f"profiles-{degrees}.json").write_text(json.dumps(agreed))
+    (folder / f"beside-{degrees}.json").write_text(json.dumps(sum(beside, [])))
 
 
 def measure_profile(rank: int, model: str, context: int, budget: float, pipeline: bool) -> list[str]:
@@ -328,12 +332,13 @@ class Enough:
         """Why nothing may be said of a setting; nothing where it may."""
         return reference.unknown({name: ratios(found, name) for name in found["seconds"]}, self.rounds, self.limit)[1]
 
-    def why_not_priced(self, beside_profile: list[float]) -> Optional[str]:
+    def why_not_priced(self, beside_profile: list[float], agreed: dict[str, list[float]]) -> Optional[str]:
         """Why nothing may be said of prices and what they predict; nothing where it may."""
         doubt = reference.doubt(beside_profile)
-        return None if doubt <= self.limit else (
-            f"the median of the reference beside the profiles is known to {100 * doubt:.2g} %, wanted are "
-            f"{100 * self.limit:g} %, so the machine did not keep its speed and nothing is reported")
+        if doubt <= self.limit:
+            return disagreement(agreed, self.limit)
+        return (f"the median of the reference beside the profiles is known to {100 * doubt:.2g} %, wanted are "
+                f"{100 * self.limit:g} %, so the machine did not keep its speed and nothing is reported")
 
 
 def check_losses(found: dict[str, Any]) -> None:
@@ -418,7 +423,7 @@ def main() -> None:
     if {"prices", "steps"} & set(parts):
         load_cores(sizes)
     request = request_of(asked.folder, asked.degrees)
-    beside = asked.folder / f"beside-{asked.degrees}.json"
+    beside, profiles = (asked.folder / f"{name}-{asked.degrees}.json" for name in ("beside", "profiles"))
     if "prices" in parts and not beside.exists():
         measure_prices(asked.folder, asked.degrees, sizes, min(4096, 2 * asked.tokens), asked.profiles, asked.budget)
     if "table" in parts and not beside.exists():
@@ -451,7 +456,8 @@ def main() -> None:
         if "table" in parts and known:
             check_losses(known)
             beside_profile = json.loads(beside.read_text())
-            why = enough.why_not(known) or enough.why_not_priced(beside_profile)
+            agreed = json.loads(profiles.read_text()) if profiles.exists() else {}
+            why = enough.why_not(known) or enough.why_not_priced(beside_profile, agreed)
             if why:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:

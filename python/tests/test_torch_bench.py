@@ -43,6 +43,13 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     assert unsteady.stderr.startswith("torch_step.py: setting 0: the median of 6 times of ")
     assert "whose median is known to 0 %, so the machine does not keep its speed" in unsteady.stderr
     assert len(unsteady.stderr.splitlines()) == 1
+    agreed = json.loads((tmp_path / "profiles-pp2.json").read_text())
+    assert set(agreed) == {"layer", "apart", "weight", "cp"} and set(sum(agreed.values(), [])) == {1}  # it is one profile
+    (tmp_path / "profiles-pp2.json").write_text(json.dumps(dict(agreed, layer=[1, 1e4, 1e8])))
+    differ = start(*asked, "--only", "table")
+    assert differ.returncode == 1 and "| slimpack" not in differ.stdout
+    assert differ.stderr.startswith("torch_step.py: setting 0: rows layer of 3 profiles are 1.000, 10000.000, 100000000.000 of ")
+    (tmp_path / "profiles-pp2.json").unlink()  # as from before it was kept
     (tmp_path / "beside-pp2.json").write_text(json.dumps([1e-9] * 11 + [1e9] * 9))
     busy = start(*asked, "--only", "table")
     assert busy.returncode == 1 and "| slimpack" not in busy.stdout

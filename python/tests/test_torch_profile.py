@@ -45,6 +45,7 @@ def test_steps_span_prefixes_segments_and_layers(context):
     assert {layers for layers, _ in steps} == {1, 2, 4}
     assert len({begin for pack in packs for _, begin, _ in pack}) >= 8
     assert len({len(pack) for pack in packs}) >= 5
+    assert max(len(pack) for layers, packs in steps for pack in packs if layers == 4) >= 64
     for layers, packs in steps:
         ends = {}
         for sample, begin, end in (one for pack in packs for one in pack):

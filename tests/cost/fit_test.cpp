@@ -428,7 +428,7 @@ TEST_CASE("fit_cost: a second price of tokens that spill, only where rows ask fo
   CHECK(fit_cost(concave).cost.layer_forward->spill_token == 0);
 }
 
-TEST_CASE("fit_cost: small kernels count as much as large ones") {
+TEST_CASE("fit_cost: small messages count as much as large ones") {
   // A large transfer that is 20 % off must not move the latency of the small ones.
   const FittedTerms link{7e-6, 0, 0, 0, 0, 3e-12};
   std::vector<ProfileRow> rows = synthetic(3, link, ProfileKind::p2p, std::nullopt, 0);
@@ -438,6 +438,52 @@ TEST_CASE("fit_cost: small kernels count as much as large ones") {
   rows.push_back(off);
   const FitResult result = fit_cost(rows);
   CHECK(result.cost.p2p->unit == doctest::Approx(link.unit).epsilon(0.02));
+}
+
+TEST_CASE("fit_cost: rows of layers count by their seconds") {
+  // The tokens' price t alone, of rows with x tokens and m seconds: the sum of (t x - m)^2 / m is
+  // least where t is the sum of x over that of x^2 / m.
+  Random random(11);
+  for (const ProfileKind kind : {ProfileKind::layer, ProfileKind::apart, ProfileKind::head}) {
+    std::vector<ProfileRow> rows;
+    double tokens = 0, squares = 0, relative = 0, relative_squares = 0;
+    for (int i = 0; i < 4; ++i) {  // too few to hold one out
+      ProfileRow row;
+      row.kind = kind;
+      if (kind == ProfileKind::layer) row.pass = Pass::forward;
+      row.layers = kind == ProfileKind::head ? 0 : 1;
+      row.tokens = {random.between(100, 5000)};
+      const auto x = static_cast<double>(row.tokens.value);
+      // Dearer by each token: no fixed cost helps.
+      row.seconds = 1e-9 * x * x * (1 + 1e-4 * static_cast<double>(random.between(0, 100)));
+      tokens += x;
+      squares += x * x / row.seconds;
+      relative += x / row.seconds;
+      relative_squares += x * x / (row.seconds * row.seconds);
+      rows.push_back(row);
+    }
+    FitResult result;
+    if (kind == ProfileKind::apart) {
+      std::vector<ProfileRow> all = rows;
+      for (ProfileRow row : rows) {
+        row.kind = ProfileKind::layer;
+        row.pass = Pass::backward;
+        all.push_back(row);
+        row.kind = ProfileKind::weight;
+        row.pass.reset();
+        all.push_back(row);
+      }
+      result = fit_cost(all);
+      CHECK(result.cost.layer_weight->token == doctest::Approx(tokens / squares));
+      CHECK(result.cost.layer_apart->token == doctest::Approx(tokens / squares));
+    } else if (kind == ProfileKind::layer) {
+      result = fit_cost(rows);
+      CHECK(result.cost.layer_forward->token == doctest::Approx(tokens / squares));
+    } else {
+      result = fit_cost(rows);
+      CHECK(result.cost.head->token == doctest::Approx(relative / relative_squares));
+    }
+  }
 }
 
 TEST_CASE("fit_cost: held-out rows are not fitted; few rows are all fitted") {

@@ -78,6 +78,28 @@ class ProfileTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.Failure, "profiles differ in a row: layer,forward,64"):
             trainer.row_medians(profiles)
 
+    def test_profiles_are_compared_by_the_reference_beside_them(self):
+        def profile(*units):  # a message differs as it likes
+            return self.HEAD + [f"layer,forward,{i},0,{seconds}\n" for i, seconds in enumerate(units)] + ["p2p,,0,4096,7\n"]
+
+        profiles = [profile(1.0, 2.0, 4.0), profile(2.0, 4.0, 8.0), profile(1.1, 2.2, 40.0)]
+        found = trainer.agreement(profiles, [[1.0], [2.0, 1.9, 2.1], [1.0]])  # the machine was slower beside the second
+        self.assertEqual(list(found), ["layer"])
+        for is_, be in zip(found["layer"], (1.0, 1.0, 1.1)):
+            self.assertAlmostEqual(is_, be)
+        self.assertAlmostEqual(trainer.agreement(profiles, [[], [], []])["layer"][1], 4 / 2.2)
+
+    def test_most_profiles_have_to_agree(self):
+        self.assertIsNone(trainer.disagreement({}, 0))
+        self.assertIsNone(trainer.disagreement({"layer": [1.0]}, 0))
+        self.assertIsNone(trainer.disagreement({"layer": [1.0, 1.3, 0.99]}, 0.01))  # one that most are not like
+        self.assertIsNone(trainer.disagreement({"layer": [1.0, 1.3, 0.99, 1.01]}, 0.011))
+        self.assertEqual(trainer.disagreement({"apart": [1.0, 1.0, 1.0], "layer": [1.0, 1.1, 0.9]}, 0.03),
+                         "rows layer of 3 profiles are 1.000, 1.100, 0.900 of their median, times taken over the reference's "
+                         "beside them; more than half should be within 3 % of a value, so prices are not known and nothing "
+                         "is reported")
+        self.assertIsNotNone(trainer.disagreement({"layer": [0.95, 0.95, 1.05, 1.05]}, 0.03))
+
 
 @unittest.skipUnless(hasattr(os, "SCHED_IDLE"), "needs an idle policy")
 class LoadTest(unittest.TestCase):
@@ -164,7 +186,7 @@ class ClockTest(unittest.TestCase):
         self.assertRegex(done.stderr.splitlines()[-1],
                          r"^trainer.py: clock: dp 2: the median of 6 times of `slimpack` is known to [0-9.e+]+ %; wanted are at "
                          "least 6 times, over those of the fixed reference, whose median is known to 0 %, so the machine does "
-                         "not keep its speed and no time of these is reported$")
+                         "not keep its speed and no time of these is reported; dp 2: rows [a-z]+ of 3 profiles are ")
 
 
 class TraceUnitsTest(unittest.TestCase):

@@ -47,8 +47,10 @@ struct FitResult {
   std::vector<KindFit> kinds;  ///< of the kinds that have rows, in the order of ProfileKind
 };
 
-/// Fits each kind and pass by least squares over coefficients >= 0, each row divided by its
-/// measured seconds, so that a small kernel counts as much as a large one. Layers, and B and W of
+/// Fits each kind and pass by least squares of relative errors over coefficients >= 0. Squares of
+/// layers, alone and in context-parallel groups, count by the row's seconds, as a step is a sum of
+/// seconds: the sum of (predicted - measured)^2 / measured is least. Those of all other kinds count
+/// alike, so that the smallest message tells its fixed cost. Layers, and B and W of
 /// weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
 /// context-parallel groups, and of units that tensor-parallel devices split, are fitted beyond what
 /// the layers of their pass were fitted to. Errors come from a fit without the held-out rows, the
@@ -172,7 +174,7 @@ struct ActiveSet {
 struct FittedColumns {
   Eigen::VectorXd x;
   std::int64_t spill_from = 0;  ///< of features()
-  double squares = 0;           ///< of the relative errors, their sum
+  double squares = 0;           ///< of the relative errors, by fit_weight, their sum
 };
 
 /// A row and what of its seconds was fitted before.
@@ -223,23 +225,34 @@ struct FitRow {
   return (predicted - row.seconds) / row.seconds;
 }
 
+/// What the square of a row's relative error counts among rows of its kind that take so many
+/// seconds on average.
+[[nodiscard]] inline double fit_weight(const ProfileRow& row, double mean_seconds) {
+  const bool by_seconds = has_layers(row.kind) || row.kind == ProfileKind::context;
+  return by_seconds ? row.seconds / mean_seconds : 1;
+}
+
 /// Fits some rows of one kind, with tokens that spill beyond `spill_from` where it is not 0.
 [[nodiscard]] inline FittedColumns fit_rows(std::span<const FitRow> rows, std::int64_t spill_from) {
+  double mean = 0;
+  for (const FitRow& one : rows) mean += one.row.seconds / static_cast<double>(rows.size());
   const auto width = static_cast<Eigen::Index>(features(rows.front().row, spill_from).size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), width);
-  Eigen::VectorXd left = Eigen::VectorXd::Ones(a.rows());
+  Eigen::VectorXd left(a.rows());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double seconds = rows[i].row.seconds;
-    left(static_cast<Eigen::Index>(i)) -= rows[i].besides / seconds;
-    const std::vector<double> row = features(rows[i].row, spill_from);
+    const ProfileRow& one = rows[i].row;
+    const auto place = static_cast<Eigen::Index>(i);
+    const double scale = std::sqrt(fit_weight(one, mean)) / one.seconds;
+    left(place) = (one.seconds - rows[i].besides) * scale;
+    const std::vector<double> row = features(one, spill_from);
     for (Eigen::Index column = 0; column < width; ++column) {
-      a(static_cast<Eigen::Index>(i), column) = row[static_cast<std::size_t>(column)] / seconds;
+      a(place, column) = row[static_cast<std::size_t>(column)] * scale;
     }
   }
   FittedColumns fitted{non_negative_least_squares(a, left), spill_from};
   for (const FitRow& row : rows) {
     const double error = relative_error(row, fitted);
-    fitted.squares += error * error;
+    fitted.squares += fit_weight(row.row, mean) * error * error;
   }
   return fitted;
 }

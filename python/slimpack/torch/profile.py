@@ -60,8 +60,8 @@ class _Packs:
 def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
     """Layers and packs of steps. One sample in slices with growing prefixes, coarse and fine; 1 to 256 whole samples;
     both together; up to `context` tokens. Small packs are on 1 and on 4 layers, else what a unit costs beyond its layers
-    could not be told from what more tokens cost. All packs of a step are kept between their F and B: at most 5 contexts
-    on one layer."""
+    could not be told from what more tokens cost; many samples are on 4, as a unit of a plan has several layers, and each is
+    a little cheaper than alone. All packs of a step are kept between their F and B: at most 5 contexts on one layer."""
     most = max(context, 128)
 
     def part(parts: float) -> int:
@@ -71,7 +71,7 @@ def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
         # From a half to one and a half of `length`: documents fill no tiles.
         return [max(2, length // 2 + i * 7919 % (length + 1)) for i in range(count)]
 
-    coarse, whole, mixed, small, fine, eighths = (_Packs() for _ in range(6))
+    coarse, whole, mixed, many, small, fine, eighths = (_Packs() for _ in range(7))
     coarse.cut(most, part(4))
     coarse.whole(about(128, part(512)))
     coarse.whole(about(64, part(200)))
@@ -79,9 +79,10 @@ def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
     whole.cut(part(4), part(4))
     whole.whole([*about(16, part(100)), part(8)], (1, part(4), 2 * part(4)))
     mixed.whole([part(3)])
-    for count, length in ((16, part(32)), (64, part(128)), (256, part(1000))):
-        mixed.whole(about(count, length))
-    mixed.whole([*about(32, part(128)), part(2)])
+    mixed.whole(about(16, part(32)))
+    mixed.whole(about(256, part(1000)))
+    many.whole(about(64, part(128)))
+    many.whole([*about(32, part(128)), part(2)])
     for length in (part(8), part(30), part(60), part(128)):
         small.whole([length])
     small.whole(about(32, part(64)))
@@ -89,8 +90,8 @@ def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
     fine.cut(part(2), part(16))
     eighths.cut(most, part(8))
     eighths.whole(about(4, part(8)))
-    return [(1, whole.packs), (1, small.packs), (1, fine.packs), (2, coarse.packs), (2, mixed.packs), (2, eighths.packs),
-            (4, small.packs), (4, fine.packs)]
+    return [(1, whole.packs), (1, small.packs), (1, fine.packs), (2, coarse.packs), (2, eighths.packs),
+            (4, mixed.packs), (4, many.packs), (4, small.packs), (4, fine.packs)]
 
 
 def groups_to_measure(context: int, ranks: int) -> list[tuple[int, list[Slices]]]:
@@ -196,7 +197,7 @@ class Units:
         if bench.ranks > 1:
             self.steps += [partial(self.layers, 4, packs, False, Share(dist.get_rank(), bench.ranks, block))
                            for block, packs in groups_to_measure(context, bench.ranks)]
-        counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 6, 4)})
+        counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 4, 2)})
         self.steps += [partial(run, count) for run in (self.embed, self.head) for count in counts]
         for count in sorted({min(count, most) for count in (1, 2, 4)}):
             self.steps.append(self.update([one for layer in self.whole.layers[:count] for one in layer.parameters()]))
