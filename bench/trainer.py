@@ -367,7 +367,7 @@ def row_medians(profiles):
     return rows
 
 
-UNIT_KINDS = ("layer", "apart", "weight", "tp", "cp")  # of rows, whose seconds steps are of
+UNIT_KINDS = ("layer", "apart", "weight", "tp", "cp", "light")  # of rows, whose seconds steps are of
 
 
 def agreement(profiles, beside):

@@ -44,7 +44,7 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     assert "whose median is known to 0 %, so the machine does not keep its speed" in unsteady.stderr
     assert len(unsteady.stderr.splitlines()) == 1
     agreed = json.loads((tmp_path / "profiles-pp2.json").read_text())
-    assert set(agreed) == {"layer", "apart", "weight", "cp"} and set(sum(agreed.values(), [])) == {1}  # it is one profile
+    assert set(agreed) == {"layer", "apart", "weight", "cp", "light"} and set(sum(agreed.values(), [])) == {1}  # it is one profile
     (tmp_path / "profiles-pp2.json").write_text(json.dumps(dict(agreed, layer=[1, 1e4, 1e8])))
     differ = start(*asked, "--only", "table")
     assert differ.returncode == 1 and "| slimpack" not in differ.stdout

@@ -87,6 +87,14 @@ def test_rows_are_those_of_the_units(text):
             assert int(row["segments"]) == len(slices)
             assert int(row["keys"]) == sum(prefix + length for prefix, length in slices)
             assert int(row["weight_bytes"]) == 4 * layers * matrices
+    light = [row for row in rows if row["kind"] == "light"]
+    packs = [(min(layers, 3), pack) for layers, packs in measuring.light_to_measure(256) for pack in packs]
+    assert len(light) == len(packs) >= 12
+    for row, (layers, pack) in zip(light, packs):
+        assert (row["pass"], int(row["layers"]), int(row["segments"])) == ("-", layers, len(pack))
+        assert int(row["tokens"]) == int(row["keys"]) == sum(end - begin for _, begin, end in pack)
+        assert int(row["accumulator_bytes"]) == 8 * layers * matrices
+        assert int(row["weight_bytes"]) == 4 * layers * matrices
     for pass_ in ("forward", "backward"):
         assert sum(row["kind"] == "embedding" and row["pass"] == pass_ for row in rows) >= 5
     assert sum(row["kind"] == "head" for row in rows) >= 5
@@ -101,12 +109,13 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
     profile.write_text(text)
     done = command("calibrate", profile, "-o", cost)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    for kind in ("layer", "apart", "weight", "embedding", "head", "optimizer"):
+    for kind in ("layer", "apart", "weight", "light", "embedding", "head", "optimizer"):
         assert kind in done.stdout
     fitted = json.loads(cost.read_text())
     assert fitted["shape"] == {"model": "llama", **SHAPE, "bytes_per_element": 4}
     assert fitted["device"]["cluster"] == "cpu" and fitted["device"]["ranks"] == 1
     assert fitted["layer_apart"]["token"] > 0 and fitted["layer_weight"]["token"] > 0
+    assert fitted["light"]["layer"] + fitted["light"]["token"] > 0
     # Work grows with tokens, and its fit is closer than a factor of two on average.
     rows = rows_of(text)
     for pass_ in ("forward", "backward"):

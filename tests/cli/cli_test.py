@@ -695,6 +695,7 @@ class Cli(unittest.TestCase):
         self.refuse(2, r"bad\.csv", "calibrate", "bad.csv", "-o", "cost2.json")
         for kind, traffic, rule in (("cp", "2,4096", "rows of layers of their pass"),
                                     ("tp", "2,4096", "rows of layers of their pass"),
+                                    ("light", "1,0", "rows of layers of their pass"),
                                     ("apart", "1,0", "must be measured together")):
             self.write("alone.csv", rows[0] + f"\n{kind},backward,1024,524800,1,2,{traffic},0.01\n")
             self.refuse(2, r"alone\.csv: .*" + rule, "calibrate", "alone.csv", "-o", "cost2.json")

@@ -114,7 +114,7 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: a line must have 9 columns, got 10");
   refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'kind' must be layer, apart, weight, embedding, head, optimizer, "
-          "p2p, reduce, exchange, tp or cp, got 'lyer'");
+          "p2p, reduce, exchange, tp, cp or light, got 'lyer'");
   refuses(kHeader + "tp,-,128,8192,2,4,2,64,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward where there are layers, got '-'");
   refuses(kHeader + "cp,-,128,8192,2,4,2,64,0.001\n",
@@ -147,9 +147,10 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: column 'layers' must be an integer >= 1, got '0'");
   refuses(kHeader + "p2p,-,0,0,0,0,0,1,0.001\n",
           "p.csv:2: column 'ranks' must be an integer >= 1, got '0'");
-  refuses(kHeader + "layer,forward,128,1,1,1,2,0,0.001\n",
-          "p.csv:2: column 'ranks' must be 1 for layer, apart, weight, embedding and head, got "
-          "'2'");
+  refuses(
+      kHeader + "layer,forward,128,1,1,1,2,0,0.001\n",
+      "p.csv:2: column 'ranks' must be 1 for layer, apart, weight, embedding, head and light, got "
+      "'2'");
   refuses(kHeader + "p2p,-,0,0,0,0,2,1.5,0.001\n",
           "p.csv:2: column 'bytes' must be an integer >= 0, got '1.5'");
   refuses(kHeader + "p2p,-,0,0,0,0,2,1,0\n",
@@ -290,7 +291,7 @@ TEST_CASE("fit_cost: groups are fitted beyond the layers of their pass") {
         7e-5 * static_cast<double>(row.layers) + 3e-10 * static_cast<double>(row.bytes.value);
   }
   CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost(rows)),
-                       "fit_cost: rows of kinds tp, in units, and cp need rows of layers of "
+                       "fit_cost: rows of kinds tp, in units, cp and light need rows of layers of "
                        "their pass",
                        InvalidInput);
   rows.insert(rows.begin(), alone.begin(), alone.end());
@@ -310,6 +311,28 @@ TEST_CASE("fit_cost: groups are fitted beyond the layers of their pass") {
   const FitResult less = fit_cost(rows);
   CHECK(less.cost.context_backward->layer + less.cost.context_backward->byte == 0);
   CHECK(less.kinds.back().fitted_mean_error > 0.5);
+}
+
+TEST_CASE("fit_cost: what `light` adds to F and B is fitted beyond both") {
+  const FittedTerms forward{1e-5, 2e-5, 3.6e-7, 3.3e-11, 5e-7, 0},
+      backward{2e-5, 3e-5, 7.2e-7, 6.6e-11, 9e-7, 0};
+  std::vector<ProfileRow> rows = synthetic(4, forward, ProfileKind::layer, Pass::forward, 0);
+  for (const ProfileRow& row : synthetic(5, backward, ProfileKind::layer, Pass::backward, 0)) {
+    rows.push_back(row);
+    ProfileRow& both = rows.emplace_back(row);
+    both.kind = ProfileKind::light;
+    both.pass.reset();
+    both.seconds +=
+        detail::layer_seconds(forward, row) +
+        static_cast<double>(row.layers) * (4e-5 + 1.1e-7 * static_cast<double>(row.tokens.value));
+  }
+  const FitResult result = fit_cost(rows);
+  REQUIRE(result.cost.light.has_value());
+  CHECK(result.cost.light->layer == doctest::Approx(4e-5).epsilon(1e-3));
+  CHECK(result.cost.light->token == doctest::Approx(1.1e-7).epsilon(1e-3));
+  CHECK(result.cost.light->unit + result.cost.light->pair + result.cost.light->segment == 0);
+  std::erase_if(rows, [](const ProfileRow& row) { return row.pass == Pass::backward; });
+  CHECK_THROWS_AS(static_cast<void>(fit_cost(rows)), InvalidInput);
 }
 
 TEST_CASE("fit_cost: collectives in units are fitted beyond what devices have of the layers") {

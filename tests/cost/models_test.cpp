@@ -144,6 +144,26 @@ TEST_CASE("cost models: the laws hold") {
       test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
     }
   }
+  SUBCASE("fitted, recomputation `light` too") {
+    FittedCost cost = test::some_fit();
+    cost.light = FittedTerms{0, 2e-5, 3e-8, 0, 0, 0};
+    test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+    test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    const FittedModel model(cost, llama_7b(), h100(), MemorySpec{});
+    PackLoad load;
+    StageLoad stage;
+    stage.layers = 3;
+    CHECK(model.backward(load, stage, Recompute::light) == Nanos{});  // nothing is there
+    load.tokens = {1000};
+    load.segments = load.runs = 1;
+    for (const std::int64_t tp : {1, 2}) {
+      stage.tensor_parallel = tp;
+      const Nanos added = model.backward(load, stage, Recompute::light) -
+                          model.backward(load, stage, Recompute::none);
+      CHECK(std::abs(added.value - 3 * (20'000 + 30'000 / tp)) <= 1);
+    }
+    CHECK(model.rates().light_token == doctest::Approx(3e4));
+  }
   SUBCASE("fitted in part") {
     FittedCost cost = test::some_fit();
     cost.layer_forward.reset();

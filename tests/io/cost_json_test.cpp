@@ -44,10 +44,11 @@ CostSpec random_cost(std::uint64_t seed) {
       return AnalyticCost{};
     case 1: {
       FittedCost cost;
-      for (auto* terms : {&cost.layer_forward, &cost.layer_backward, &cost.layer_apart,
-                          &cost.layer_weight, &cost.embedding_forward, &cost.embedding_backward,
-                          &cost.head, &cost.optimizer, &cost.p2p, &cost.reduce, &cost.exchange,
-                          &cost.tensor, &cost.context_forward, &cost.context_backward}) {
+      for (auto* terms :
+           {&cost.layer_forward, &cost.layer_backward, &cost.layer_apart, &cost.layer_weight,
+            &cost.embedding_forward, &cost.embedding_backward, &cost.head, &cost.optimizer,
+            &cost.p2p, &cost.reduce, &cost.exchange, &cost.tensor, &cost.context_forward,
+            &cost.context_backward, &cost.light}) {
         if (random.chance(3, 4)) *terms = random_terms(random);
       }
       return cost;

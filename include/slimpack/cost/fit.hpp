@@ -52,11 +52,11 @@ struct FitResult {
 /// seconds: the sum of (predicted - measured)^2 / measured is least. Those of all other kinds count
 /// alike, so that the smallest message tells its fixed cost. Layers, and B and W of
 /// weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
-/// context-parallel groups, and of units that tensor-parallel devices split, are fitted beyond what
-/// the layers of their pass were fitted to. Errors come from a fit without the held-out rows, the
-/// coefficients from one with all. Throws InvalidInput if `holdout.every` < 2, there is no row, one
-/// of the kinds `apart` and `weight` has rows without the other or without B of whole layers, or
-/// such units have rows without layers of their pass.
+/// context-parallel groups, of units that tensor-parallel devices split and of `light` are fitted
+/// beyond what the layers of their passes were fitted to. Errors come from a fit without the
+/// held-out rows, the coefficients from one with all. Throws InvalidInput if `holdout.every` < 2,
+/// there is no row, one of the kinds `apart` and `weight` has rows without the other or without B
+/// of whole layers, or such units have rows without layers of their passes.
 [[nodiscard]] FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout = {});
 
 /// The x >= 0 that minimises |Ax - b|: the active-set method of Lawson and Hanson, "Solving Least
@@ -144,6 +144,7 @@ struct ActiveSet {
   const auto layers = static_cast<double>(row.layers);
   const auto tokens = static_cast<double>(row.tokens.value);
   if (row.kind == ProfileKind::context) return {layers, static_cast<double>(row.bytes.value)};
+  if (row.kind == ProfileKind::light) return {layers, layers * tokens};
   if (row.kind == ProfileKind::tensor) {
     // Those of a unit, with the embedding's, or one by itself.
     const std::int64_t each = row.pass == Pass::forward ? kTensorForward : kTensorBackward;
@@ -191,6 +192,11 @@ struct FitRow {
     terms.byte = x(1);
     return terms;
   }
+  if (kind == ProfileKind::light) {
+    terms.layer = x(0);
+    terms.token = x(1);
+    return terms;
+  }
   terms.unit = x(0);
   if (has_layers(kind)) {
     terms.layer = x(1);
@@ -228,7 +234,7 @@ struct FitRow {
 /// What the square of a row's relative error counts among rows of its kind that take so many
 /// seconds on average.
 [[nodiscard]] inline double fit_weight(const ProfileRow& row, double mean_seconds) {
-  const bool by_seconds = has_layers(row.kind) || row.kind == ProfileKind::context;
+  const bool by_seconds = has_layers(row.kind) || row.kind >= ProfileKind::context;
   return by_seconds ? row.seconds / mean_seconds : 1;
 }
 
@@ -307,6 +313,8 @@ struct FitRow {
       return cost.exchange;
     case ProfileKind::tensor:
       return cost.tensor;
+    case ProfileKind::light:
+      return cost.light;
     default:
       return back ? cost.context_backward : cost.context_forward;
   }
@@ -317,16 +325,21 @@ struct FitRow {
   return row.kind == ProfileKind::tensor ? std::nullopt : row.pass;
 }
 
-/// What of a row's seconds `cost` tells already: the layers of a group, or those that devices
-/// split.
+/// What of a row's seconds `cost` tells already: the layers of a group, those that devices split,
+/// or both passes of those that are computed again.
 [[nodiscard]] inline double fitted_before(FittedCost& cost, const ProfileRow& row) {
   const bool split = row.kind == ProfileKind::tensor && row.layers > 0;
-  if (row.kind != ProfileKind::context && !split) return 0;
-  const auto& layers = terms_of(cost, ProfileKind::layer, row.pass);
-  require(layers.has_value(),
-          "fit_cost: rows of kinds tp, in units, and cp need rows of layers of "
-          "their pass");
-  return layer_seconds(*layers, row, split ? static_cast<double>(row.ranks) : 1);
+  const bool both = row.kind == ProfileKind::light;
+  if (row.kind != ProfileKind::context && !split && !both) return 0;
+  double seconds = 0;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    if (!both && row.pass != pass) continue;
+    const auto& layers = terms_of(cost, ProfileKind::layer, pass);
+    require(layers.has_value(),
+            "fit_cost: rows of kinds tp, in units, cp and light need rows of layers of their pass");
+    seconds += layer_seconds(*layers, row, split ? static_cast<double>(row.ranks) : 1);
+  }
+  return seconds;
 }
 
 /// Fits the rows of one kind and pass, and measures the error on those that are held out.

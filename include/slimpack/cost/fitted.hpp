@@ -96,8 +96,8 @@ inline void require_whole(const FittedCost& cost) {
 }
 
 /// Fitted costs (docs/costs.md). `layer` repeats the linear terms of the forward pass, `full` all
-/// of them, `light` the analytic model's bytes. Coefficients hold for one tensor-parallel device
-/// and for links inside a node; the rest is analytic. All answers are O(1).
+/// of them, `light` has its own terms or else the analytic model's bytes. Coefficients hold for one
+/// tensor-parallel device and for links inside a node; the rest is analytic. All answers are O(1).
 class FittedModel {
  public:
   /// Throws InvalidInput naming the first rate or coefficient that is out of range.
@@ -120,7 +120,8 @@ class FittedModel {
         tensor_(detail::fitted_picos(cost.tensor, "tp", model, memory)),
         context_forward_(detail::fitted_picos(cost.context_forward, "cp_forward", model, memory)),
         context_backward_(
-            detail::fitted_picos(cost.context_backward, "cp_backward", model, memory)) {
+            detail::fitted_picos(cost.context_backward, "cp_backward", model, memory)),
+        light_(detail::fitted_picos(cost.light, "light", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
     require_whole(cost);
     measured_apart_ = cost.layer_apart.has_value();
@@ -244,6 +245,7 @@ class FittedModel {
     if (tensor_) at_most_measured(rates);
     if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
     if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;
+    if (light_) rates.light_token = light_->token;
     if (head_) {
       rates.head_row = head_->token / rows();
       rates.head_token = 0;
@@ -344,10 +346,7 @@ class FittedModel {
         ahead(load, stage, recompute, linear) +
         tensor_parallel(load, stage, collectives, linear, terms_.beside_tensor(load, stage, true));
     if (!fitted) time += terms_.launches(load, stage.layers * kernels);
-    if (recompute == Recompute::light) {
-      time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
-              terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
-    }
+    if (recompute == Recompute::light) time += light_again(load, stage);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
       const Picos again = linear_again(load, stage, recompute == Recompute::layer);
       time += again + tensor_parallel(load, stage, kTensorAgain, again);
@@ -356,6 +355,17 @@ class FittedModel {
       time += in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false);
     }
     return time;
+  }
+
+  /// What `light` computes again.
+  [[nodiscard]] Picos light_again(const PackLoad& load, const StageLoad& stage) const noexcept {
+    if (light_) {
+      return Terms::starts(load)
+                 ? light_->linear(load.tokens.value, stage.layers, stage.tensor_parallel)
+                 : 0;
+    }
+    return terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
+           terms_.launches(load, stage.layers * terms_.recomputed_kernels(Recompute::light));
   }
 
   /// What rows in several runs add. Where each run is a graph, a further one has the fixed costs of
@@ -479,6 +489,7 @@ class FittedModel {
   Fitted embedding_forward_, embedding_backward_;
   Fitted head_, optimizer_, p2p_, reduce_, exchange_, tensor_;
   Fitted context_forward_, context_backward_;
+  Fitted light_;
 };
 static_assert(RatedCostModel<FittedModel> && SplitCostModel<FittedModel>);
 

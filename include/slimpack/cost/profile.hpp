@@ -36,13 +36,14 @@ enum class ProfileKind : std::uint8_t {
   reduce,
   exchange,
   tensor,
-  context
+  context,
+  light
 };
 
 /// The words of ProfileKind in files, in its order.
-inline constexpr std::array<std::string_view, 11> kProfileKinds = {
+inline constexpr std::array<std::string_view, 12> kProfileKinds = {
     "layer", "apart",  "weight",   "embedding", "head", "optimizer",
-    "p2p",   "reduce", "exchange", "tp",        "cp"};
+    "p2p",   "reduce", "exchange", "tp",        "cp",   "light"};
 
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
@@ -246,8 +247,9 @@ class ProfileLine {
 [[nodiscard]] inline ProfileRow profile_row(const ProfileLine& line) {
   ProfileRow row;
   const auto* kind = std::find(kProfileKinds.begin(), kProfileKinds.end(), line.text(0));
-  line.check(kind != kProfileKinds.end(), 0,
-             "layer, apart, weight, embedding, head, optimizer, p2p, reduce, exchange, tp or cp");
+  line.check(
+      kind != kProfileKinds.end(), 0,
+      "layer, apart, weight, embedding, head, optimizer, p2p, reduce, exchange, tp, cp or light");
   row.kind = static_cast<ProfileKind>(kind - kProfileKinds.begin());
   const std::string_view pass = line.text(1);
   const bool group = row.kind == ProfileKind::context;
@@ -261,9 +263,10 @@ class ProfileLine {
       row.pass = pass == "forward" ? Pass::forward : Pass::backward;
     }
   }
-  const bool by_tokens = row.kind <= ProfileKind::head;
-  const bool attends = row.kind <= ProfileKind::apart || group;
-  const bool layers = row.kind <= ProfileKind::weight || group;
+  const bool light = row.kind == ProfileKind::light;
+  const bool by_tokens = row.kind <= ProfileKind::head || light;
+  const bool attends = row.kind <= ProfileKind::apart || group || light;
+  const bool layers = row.kind <= ProfileKind::weight || group || light;
   row.tokens = {line.integer(2, by_tokens || group ? 1 : 0)};
   row.pairs = line.number(3, attends);
   row.segments = line.integer(4, attends ? 1 : 0);
@@ -271,7 +274,8 @@ class ProfileLine {
   row.ranks = line.integer(6, group ? 2 : 1);
   line.check(row.kind != ProfileKind::tensor || row.layers == 0 || row.pass, 1,
              "forward or backward where there are layers");
-  line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, apart, weight, embedding and head");
+  line.check(!by_tokens || row.ranks == 1, 6,
+             "1 for layer, apart, weight, embedding, head and light");
   row.bytes = {line.integer(7, 0)};
   row.seconds = line.number(8, true);
   row.keys = line.integer(9, 0);

@@ -39,7 +39,7 @@ struct FittedMember {
   std::string_view key;
   Pointer terms;
 };
-inline constexpr std::array<FittedMember, 14> kFittedMembers{{
+inline constexpr std::array<FittedMember, 15> kFittedMembers{{
     {"layer_forward", &FittedCost::layer_forward},
     {"layer_backward", &FittedCost::layer_backward},
     {"layer_apart", &FittedCost::layer_apart},
@@ -54,6 +54,7 @@ inline constexpr std::array<FittedMember, 14> kFittedMembers{{
     {"tp", &FittedCost::tensor},
     {"cp_forward", &FittedCost::context_forward},
     {"cp_backward", &FittedCost::context_backward},
+    {"light", &FittedCost::light},
 }};
 
 /// A coefficient of a part by the key that files give it.

@@ -58,6 +58,9 @@ struct FittedCost {
   /// it is there, it prices exchanges of F in place of `exchange`, and nothing hides them.
   std::optional<FittedTerms> context_forward;
   std::optional<FittedTerms> context_backward;  ///< the same of B, beside weights or apart
+  /// What recomputation `light` adds to F and B together, `layer` and `token` for each layer. B is
+  /// priced with all of it.
+  std::optional<FittedTerms> light;
   friend bool operator==(const FittedCost&, const FittedCost&) = default;
 };
 

@@ -31,7 +31,7 @@ _DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 _HEAD_TILE = 1024  # rows whose logits are held at once
 _MESSAGES = tuple(1 << power for power in range(14, 25, 2))  # bytes
 _REPETITIONS = 3  # of a message in a round
-_KINDS = ("layer", "apart", "weight", "cp", "embedding", "head", "optimizer", "p2p", "reduce")
+_KINDS = ("layer", "apart", "weight", "cp", "light", "embedding", "head", "optimizer", "p2p", "reduce")
 
 Row = dict[str, Union[str, int, float]]
 Step = Callable[[], list[tuple[Row, float]]]  # runs its units once, and gives their rows with seconds
@@ -92,6 +92,17 @@ def steps_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
     eighths.whole(about(4, part(8)))
     return [(1, whole.packs), (1, small.packs), (1, fine.packs), (2, coarse.packs), (2, eighths.packs),
             (4, mixed.packs), (4, many.packs), (4, small.packs), (4, fine.packs)]
+
+
+def light_to_measure(context: int) -> list[tuple[int, list[Slices]]]:
+    """Layers and packs of steps that compute again what is cheap: few tokens on 1 and 4 layers, many on 2."""
+    few, more = _Packs(), _Packs()
+    for parts in (4, 8, 16, 32, 64):
+        few.whole([max(context // parts, 2)])
+    more.whole([max(context, 2)])
+    more.whole([max(context // 2, 2)])
+    more.whole([max(context // 64, 2)] * 32)
+    return [(1, few.packs), (2, more.packs), (4, few.packs)]
 
 
 def groups_to_measure(context: int, ranks: int) -> list[tuple[int, list[Slices]]]:
@@ -197,13 +208,14 @@ class Units:
         if bench.ranks > 1:
             self.steps += [partial(self.layers, 4, packs, False, Share(dist.get_rank(), bench.ranks, block))
                            for block, packs in groups_to_measure(context, bench.ranks)]
+        self.steps += [partial(self.light, layers, packs) for layers, packs in light_to_measure(context)]
         counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 4, 2)})
         self.steps += [partial(run, count) for run in (self.embed, self.head) for count in counts]
         for count in sorted({min(count, most) for count in (1, 2, 4)}):
             self.steps.append(self.update([one for layer in self.whole.layers[:count] for one in layer.parameters()]))
         self.steps.append(self.update([model.model.embed_tokens.weight]))
 
-    def load(self, packs: list[Slices], layers: int, apart: bool, share: Share) -> list[Cell]:
+    def load(self, packs: list[Slices], layers: int, apart: bool, share: Share, recompute: str = "none") -> list[Cell]:
         """Gives the stage a step of packs, each backward as it was forward; gives their cells."""
         stage = self.stage
         count = 1 + max(sample for pack in packs for sample, _, _ in pack)
@@ -219,7 +231,7 @@ class Units:
             own.append(OwnPack(number, 0, row, np.empty(0, np.int64), np.empty(0, np.int64), apart))
             ids = torch.randint(self.bench.shape["vocab"], (1, row), device=self.bench.device)
             batch[number] = SimpleNamespace(input_ids=ids, labels=ids)
-        made = [make_cell(number, number, number, 0, parts, share, samples, [0] * count, "none", apart)
+        made = [make_cell(number, number, number, 0, parts, share, samples, [0] * count, recompute, apart)
                 for number, parts in cells]
         layout: Any = SimpleNamespace(
             plan=SimpleNamespace(samples=samples), forward=own, backward=own, shares=[share], head_tile=_HEAD_TILE,
@@ -259,6 +271,22 @@ class Units:
             found.append((dict(kind="weight", tokens=row["tokens"], layers=layers, accumulator_bytes=accumulators),
                           self.bench.timed(lambda: stage.backward_weight_one_chunk(number))))
         return found
+
+    def light(self, layers: int, packs: list[Slices]) -> list[tuple[Row, float]]:
+        """Rows and seconds of F and B together of packs whose B computes again what is cheap."""
+        stage, alone = self.stage, Share(0, 1, 1)
+        layers = min(layers, len(self.whole.layers))
+        cells = self.load(packs, layers, False, alone, "light")
+        accumulators = 2 * layers * self.weights * stage.gradients.buffer.element_size()
+        took = []
+        for number, cell in enumerate(cells):
+            stage.inputs[number] = self.random(len(cell.positions), stage.width)
+            took.append(self.passing(partial(stage.forward_one_chunk, number, None)))
+        for number, cell in reversed(list(enumerate(cells))):
+            stage.output_gradients[number] = self.random(len(cell.positions), stage.width)
+            took[number] += self.passing(partial(self.backward, number))
+        return [({**self.row(cell, layers, alone, 0), "kind": "light", "accumulator_bytes": accumulators}, seconds)
+                for cell, seconds in zip(cells, took)]
 
     def row(self, cell: Cell, layers: int, share: Share, width: int) -> Row:
         """What this rank has of a cell; `width` bytes of an element travel in the exchange of a group."""
