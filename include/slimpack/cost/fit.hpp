@@ -48,10 +48,10 @@ struct FitResult {
 };
 
 /// Fits each kind and pass by least squares of relative errors over coefficients >= 0. Squares of
-/// layers, alone and in context-parallel groups, count by the row's seconds, as a step is a sum of
-/// seconds: the sum of (predicted - measured)^2 / measured is least. Those of all other kinds count
-/// alike, so that the smallest message tells its fixed cost. Layers, and B and W of
-/// weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
+/// layers, alone, in context-parallel groups and with `light`, count by the row's seconds, as a
+/// step is a sum of seconds: the sum of (predicted - measured)^2 / measured is least. Those of all
+/// other kinds count alike, so that the smallest message tells its fixed cost. Layers, and B and W
+/// of weights apart, get the two coefficients of tokens that spill where rows ask for them. Rows of
 /// context-parallel groups, of units that tensor-parallel devices split and of `light` are fitted
 /// beyond what the layers of their passes were fitted to. Errors come from a fit without the
 /// held-out rows, the coefficients from one with all. Throws InvalidInput if `holdout.every` < 2,
@@ -234,7 +234,8 @@ struct FitRow {
 /// What the square of a row's relative error counts among rows of its kind that take so many
 /// seconds on average.
 [[nodiscard]] inline double fit_weight(const ProfileRow& row, double mean_seconds) {
-  const bool by_seconds = has_layers(row.kind) || row.kind >= ProfileKind::context;
+  const bool by_seconds =
+      has_layers(row.kind) || row.kind == ProfileKind::context || row.kind == ProfileKind::light;
   return by_seconds ? row.seconds / mean_seconds : 1;
 }
 
