@@ -81,9 +81,10 @@ def test_rows_are_those_of_the_units(text):
             accumulates = kind == "weight" or pass_ == "backward"
             assert int(row["accumulator_bytes"]) == (8 * layers * matrices if accumulates else 0)
             if kind == "weight":
-                assert [row[name] for name in ("pairs", "segments", "keys", "weight_bytes")] == ["0"] * 4
+                assert [row[name] for name in ("pairs", "own_pairs", "segments", "keys", "weight_bytes")] == ["0"] * 5
                 continue
             assert float(row["pairs"]) == sum(length * (prefix + length / 2) for prefix, length in slices)
+            assert float(row["own_pairs"]) == sum(length**2 / 2 for _, length in slices)
             assert int(row["segments"]) == len(slices)
             assert int(row["keys"]) == sum(prefix + length for prefix, length in slices)
             assert int(row["weight_bytes"]) == 4 * layers * matrices
@@ -123,6 +124,7 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
         assert terms["token"] > 0
         errors = [abs(terms["unit"] + int(row["layers"]) * (
             terms["layer"] + terms["token"] * int(row["tokens"]) + terms["pair"] * float(row["pairs"])
+            + terms.get("own_pair", 0) * float(row["own_pairs"])
             + terms["segment"] * int(row["segments"]) + terms.get("key", 0) * int(row["keys"])
             + terms.get("spill_token", 0) * max(int(row["tokens"]) - terms.get("spill_from", 0), 0))
             + terms.get("weight_byte", 0) * int(row["weight_bytes"])

@@ -20,7 +20,7 @@ namespace {
 
 const std::string kOldColumns = "kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds";
 const std::string kHeader = kOldColumns + "\n";
-const std::string kWholeHeader = kOldColumns + ",keys,accumulator_bytes,weight_bytes\n";
+const std::string kWholeHeader = kOldColumns + ",keys,accumulator_bytes,weight_bytes,own_pairs\n";
 
 TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
   const Profile profile = parse_profile(kOldColumns +
@@ -64,7 +64,7 @@ TEST_CASE(
         "# model: tiny\n# hidden: 128\n# heads: 4\n# kv_heads: 2\n# head_dim: 32\n# ffn: 384\n"
         "# vocab: 257\n# bytes_per_element: 4\n# device: A Processor, 2 threads\n"
         "# cluster: cpu\n# ranks: 2\n" +
-            kWholeHeader + "head,-,64,0,0,0,1,0,3e-04,0,0,0\n");
+            kWholeHeader + "head,-,64,0,0,0,1,0,3e-04,0,0,0,0\n");
   CHECK(parse_profile(text.str(), "p.csv") == profile);
   CHECK(parse_profile("# on a Monday\n# note: quiet\r\n" + text.str() + "# the end", "p.csv") ==
         profile);
@@ -123,6 +123,10 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: column 'ranks' must be an integer >= 2, got '1'");
   refuses(kHeader + "cp,forward,0,8192,2,4,2,64,0.001\n",
           "p.csv:2: column 'tokens' must be an integer >= 1, got '0'");
+  refuses(kOldColumns + ",own_pairs\nlayer,forward,128,8192,2,4,1,0,0.001,8193\n",
+          "p.csv:2: column 'own_pairs' must be at most those of column 'pairs', got '8193'");
+  refuses(kOldColumns + ",own_pairs\nlayer,forward,128,8192,2,4,1,0,0.001,-1\n",
+          "p.csv:2: column 'own_pairs' must be a finite number >= 0, got '-1'");
   refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got 'both'");
   refuses(kHeader + "head,both,128,0,0,0,1,0,0.001\n",
@@ -411,6 +415,34 @@ TEST_CASE("fit_cost: B that leaves weights apart and W are fitted together, besi
   CHECK(result.cost.layer_weight->pair == 0);
   rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(whole.size()));
   refused();
+}
+
+TEST_CASE("fit_cost: pairs of a slice with itself have a price where rows tell them") {
+  const FittedTerms layer{1e-5, 4e-5, 6.6e-7, 3.3e-11, 5e-7, 0};
+  for (const ProfileKind kind : {ProfileKind::layer, ProfileKind::apart}) {
+    const bool whole = kind == ProfileKind::layer;
+    CAPTURE(whole);
+    const std::optional<Pass> pass = whole ? std::optional{Pass::backward} : std::nullopt;
+    std::vector<ProfileRow> rows = synthetic(11, layer, kind, pass, 0);
+    for (ProfileRow& row : rows) {
+      row.own_pairs = static_cast<double>(row.tokens.value * row.tokens.value) / 2;
+      row.seconds += static_cast<double>(row.layers) * 5e-12 * row.own_pairs;
+    }
+    if (!whole) {  // beside them, for which there is nothing to tell
+      for (const auto& others : {synthetic(12, layer, ProfileKind::layer, Pass::backward, 0),
+                                 synthetic(13, layer, ProfileKind::weight, std::nullopt, 0)}) {
+        rows.insert(rows.end(), others.begin(), others.end());
+      }
+    }
+    const FittedCost cost = fit_cost(rows).cost;
+    const FittedTerms& found = whole ? *cost.layer_backward : *cost.layer_apart;
+    CHECK(found.pair == doctest::Approx(layer.pair).epsilon(1e-6));
+    CHECK(found.own_pair == doctest::Approx(5e-12).epsilon(1e-6));
+    if (!whole) CHECK(cost.layer_backward->own_pair == 0);
+  }
+  // Rows that tell nothing of them, as in older files, are priced by all pairs.
+  const auto old = synthetic(11, layer, ProfileKind::layer, Pass::backward, 0);
+  CHECK(fit_cost(old).cost.layer_backward->own_pair == 0);
 }
 
 TEST_CASE("fit_cost: a second price of tokens that spill, only where rows ask for it") {

@@ -50,12 +50,18 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
     while (end < slice.end.value && owner(end, shard) == owner(i, shard)) {
       rows.push_back(pairs2_of(end++, kv ? RingMode::pass_kv : RingMode::pass_q, shard));
     }
-    std::int64_t pairs2 = 0;
+    std::int64_t pairs2 = 0, own2 = 0;
     for (const std::int64_t row : rows) pairs2 += row;
+    for (std::int64_t query = i; query < end; ++query) {
+      for (std::int64_t key = i; key <= query; ++key) {
+        if (kv || shard.owns({key})) own2 += key == query ? 1 : 2;
+      }
+    }
     const bool mine = owner(i, shard) == shard.rank;
     if (mine) load.tokens += Tokens{end - i};
     if (kv ? mine : pairs2 > 0) {
       load.pairs2 += pairs2;
+      load.own_pairs2 += own2;
       ++load.segments;
       const auto count = static_cast<std::int64_t>(rows.size());
       const std::int64_t partial = count % tile;
@@ -85,18 +91,20 @@ void add_by_heads(PackLoad& load, const Slice& slice, const CpShard& shard, std:
   const std::int64_t heads = 3 * shard.ranks;
   PackLoad whole;
   add_by_tokens(whole, slice, RingMode::pass_kv, CpShard{}, tile);
-  std::int64_t pairs2 = 0, filled = 0, keys = 0;
+  std::int64_t pairs2 = 0, filled = 0, own2 = 0, keys = 0;
   for (std::int64_t head = 0; head < heads; ++head) {
     if (head * shard.ranks / heads != shard.rank) continue;
     for (std::int64_t query = slice.begin.value; query < slice.end.value; ++query) {
       pairs2 += pairs2_of(query, RingMode::pass_kv, CpShard{});
     }
     filled += whole.filled_pairs2;
+    own2 += whole.own_pairs2;
     keys += slice.end.value;
   }
   const auto in_whole = [&](std::int64_t count) { return (count + heads - 1) / heads; };
   load.pairs2 += in_whole(pairs2), load.alone_pairs2 += in_whole(pairs2);
   load.filled_pairs2 += in_whole(filled), load.alone_filled_pairs2 += in_whole(filled);
+  load.own_pairs2 += in_whole(own2), load.alone_own_pairs2 += in_whole(own2);
   load.keys += in_whole(keys), load.alone_keys += in_whole(keys);
   ++load.segments;
   for (std::int64_t token = slice.begin.value; token < slice.end.value; ++token) {
@@ -114,10 +122,12 @@ void add_alone(PackLoad& load, const Slice& slice, const CpShard& shard, std::in
   load.tokens += alone.tokens;
   load.pairs2 += alone.pairs2;
   load.filled_pairs2 += alone.filled_pairs2;
+  load.own_pairs2 += alone.own_pairs2;
   load.keys += alone.keys;
   load.segments += alone.segments;
   load.alone_pairs2 += alone.pairs2;
   load.alone_filled_pairs2 += alone.filled_pairs2;
+  load.alone_own_pairs2 += alone.own_pairs2;
   load.alone_keys += alone.keys;
 }
 
@@ -287,6 +297,8 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
         sum.kv_sent += load.kv_sent;
         sum.q_received += load.q_received;
         CHECK(load.filled_pairs2 >= load.pairs2);
+        CHECK(load.own_pairs2 >= 0);
+        CHECK(load.own_pairs2 <= load.pairs2);
       }
       CHECK(sum.tokens == slice.length());
       CHECK(sum.pairs2 ==
@@ -322,6 +334,8 @@ TEST_CASE("add_slice: by heads all ranks have an equal part, and rows stay their
       CHECK(load.segments == 1);
       CHECK(load.alone_pairs2 == load.pairs2);
       CHECK(load.alone_filled_pairs2 == load.filled_pairs2);
+      CHECK(load.own_pairs2 == part(whole.own_pairs2));
+      CHECK(load.alone_own_pairs2 == load.own_pairs2);
       CHECK(load.alone_keys == load.keys);
       CHECK(load.kv_received == Tokens{0});
       CHECK(load.kv_sent == Tokens{0});

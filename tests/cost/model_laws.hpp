@@ -77,7 +77,7 @@ void check_laws(const Model& model) {
     CHECK(model.forward(load, stage) >= Nanos{0});
     CHECK(model.head(head) >= Nanos{0});
 
-    std::vector<PackLoad> more(9, load);
+    std::vector<PackLoad> more(10, load);
     const std::int64_t by = random.between(1, 3000);
     more[0].tokens += Tokens{by};
     more[1].pairs2 += by * 1000;
@@ -88,6 +88,7 @@ void check_laws(const Model& model) {
     more[6].q_received += Tokens{by};
     more[7].heads_sent += Tokens{by};
     more[8].kv_sent += Tokens{by};
+    more[9].own_pairs2 += by * 1000;
     for (std::size_t i = 0; i < more.size(); ++i) {
       CAPTURE(i);
       CHECK(model.forward(more[i], stage) >= model.forward(load, stage));

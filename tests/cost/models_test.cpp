@@ -117,6 +117,38 @@ TEST_CASE("cost models: the laws hold") {
         "cost.layer_forward.spill_from must be from 0 to 1e9, got '10000000000.000000'",
         InvalidInput);
   }
+  SUBCASE("fitted, pairs of a slice with itself dearer") {
+    FittedCost cost = test::some_fit();
+    cost.layer_forward->own_pair = 2e-12;
+    cost.layer_backward->own_pair = 5e-12;
+    const FittedModel model(cost, llama_7b(), h100(), MemorySpec{});
+    test::check_laws(model);
+    const FittedModel without(test::some_fit(), llama_7b(), h100(), MemorySpec{});
+    // A slice has them whatever is before it, by the devices that share it.
+    for (const std::int64_t tp : {1, 2}) {
+      StageLoad stage = test::plain_stage(3);
+      stage.tensor_parallel = tp;
+      for (const std::int64_t prefix : {0, 3000}) {
+        const PackLoad load = test::whole_slice(prefix, 4000);
+        const double own = 3 * 4000.0 * 4000 / 2 / static_cast<double>(tp);
+        const auto more = [](Nanos with, Nanos its) {
+          return static_cast<double>((with - its).value);
+        };
+        const double again = more(model.backward(load, stage, Recompute::full),
+                                  without.backward(load, stage, Recompute::full));
+        CHECK(more(model.forward(load, stage), without.forward(load, stage)) ==
+              doctest::Approx(2e-3 * own).epsilon(1e-5));
+        CHECK(more(model.backward(load, stage, Recompute::none),
+                   without.backward(load, stage, Recompute::none)) ==
+              doctest::Approx(5e-3 * own).epsilon(1e-5));
+        CHECK(again == doctest::Approx(7e-3 * own).epsilon(1e-5));
+      }
+    }
+    cost.layer_forward->own_pair = -1;
+    CHECK_THROWS_WITH_AS(FittedModel(cost, llama_7b(), h100(), MemorySpec{}),
+                         "cost.layer_forward.own_pair must be finite and >= 0, got '-1.000000'",
+                         InvalidInput);
+  }
   SUBCASE("fitted, B apart and W measured") {
     FittedCost cost = test::some_fit();
     for (const double part : {0.3, 0.6, 1.1}) {

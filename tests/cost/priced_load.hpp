@@ -25,6 +25,8 @@ namespace slimpack::test {
     load.pairs2 = std::max(load.pairs2, its.pairs2 - its.alone_pairs2 + load.alone_pairs2);
     load.filled_pairs2 = std::max(
         load.filled_pairs2, its.filled_pairs2 - its.alone_filled_pairs2 + load.alone_filled_pairs2);
+    load.own_pairs2 =
+        std::max(load.own_pairs2, its.own_pairs2 - its.alone_own_pairs2 + load.alone_own_pairs2);
     load.keys = std::max(load.keys, its.keys - its.alone_keys + load.alone_keys);
     load.heads_sent = std::max(load.heads_sent, its.heads_sent);
     if (its.heads_sent > Tokens{}) load.head_sets = its.head_sets;

@@ -69,6 +69,7 @@ inline PackLoad whole_slice(std::int64_t prefix, std::int64_t tokens) {
   load.tokens = {tokens};
   load.pairs2 = tokens * (2 * prefix + tokens);
   load.filled_pairs2 = load.pairs2;
+  load.own_pairs2 = tokens * tokens;
   load.segments = 1;
   load.runs = 1;
   return load;

@@ -34,6 +34,7 @@ FittedTerms random_terms(Random& random) {
   FittedTerms terms{draw(), draw(), draw(), draw(), draw(), draw()};
   terms.spill_token = draw();
   terms.spill_from = static_cast<double>(random.between(0, 9000));
+  terms.own_pair = draw();
   return terms;
 }
 

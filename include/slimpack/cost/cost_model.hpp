@@ -2,6 +2,7 @@
 // What a cost model answers, and in which exact quantities it is asked.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 
@@ -19,6 +20,9 @@ struct PackLoad {
   Tokens tokens;                   ///< rows of matrix work
   std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
   std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
+  /// Of `pairs2` those of queries with keys of their own run of rows: the sum of the squares of its
+  /// tokens. Tiles of keys that hang over the diagonal make them dearer.
+  std::int64_t own_pairs2 = 0;
   std::int64_t keys = 0;      ///< keys and values that are read: each slice, those before its end
   std::int64_t segments = 0;  ///< runs of query rows that attention handles separately
   std::int64_t runs = 0;      ///< backward and weight: runs of saved rows contiguous in memory
@@ -32,10 +36,25 @@ struct PackLoad {
   /// below.
   std::int64_t alone_pairs2 = 0;
   std::int64_t alone_filled_pairs2 = 0;  ///< of `filled_pairs2`
+  std::int64_t alone_own_pairs2 = 0;     ///< of `own_pairs2`
   std::int64_t alone_keys = 0;           ///< of `keys`
   HeadSets head_sets;  ///< in which slices by heads go; nothing in any: all of them together
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
 };
+
+/// An amount of attention, and the part of it that waits for no ring.
+struct AttentionAmount {
+  std::int64_t PackLoad::* all;
+  std::int64_t PackLoad::* alone;
+};
+
+/// Those that attention is priced by, but for segments.
+inline constexpr std::array<AttentionAmount, 4> kAttentionAmounts{{
+    {&PackLoad::pairs2, &PackLoad::alone_pairs2},
+    {&PackLoad::filled_pairs2, &PackLoad::alone_filled_pairs2},
+    {&PackLoad::own_pairs2, &PackLoad::alone_own_pairs2},
+    {&PackLoad::keys, &PackLoad::alone_keys},
+}};
 
 /// What is the same for all units of one chunk of one stage: layers and links.
 struct StageLoad {

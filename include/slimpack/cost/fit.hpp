@@ -130,7 +130,7 @@ struct ActiveSet {
   const auto layers = static_cast<double>(row.layers);
   const auto tokens = static_cast<double>(row.tokens.value);
   const double shared = terms.token * tokens + terms.pair * row.pairs +
-                        terms.key * static_cast<double>(row.keys) +
+                        terms.own_pair * row.own_pairs + terms.key * static_cast<double>(row.keys) +
                         terms.spill_token * std::max(tokens - terms.spill_from * tp, 0.0);
   const double bytes = terms.weight_byte * static_cast<double>(row.weight_bytes.value) +
                        terms.accumulator_byte * static_cast<double>(row.accumulator_bytes.value);
@@ -155,9 +155,10 @@ struct ActiveSet {
   if (has_layers(row.kind)) {
     columns.insert(columns.end(), {layers, layers * tokens});
     if (row.kind != ProfileKind::weight) {
-      columns.insert(columns.end(), {layers * row.pairs, layers * static_cast<double>(row.segments),
-                                     layers * static_cast<double>(row.keys),
-                                     static_cast<double>(row.weight_bytes.value)});
+      columns.insert(columns.end(),
+                     {layers * row.pairs, layers * static_cast<double>(row.segments),
+                      layers * static_cast<double>(row.keys),
+                      static_cast<double>(row.weight_bytes.value), layers * row.own_pairs});
     }
     columns.push_back(static_cast<double>(row.accumulator_bytes.value));
     if (spill_from > 0) {
@@ -206,8 +207,9 @@ struct FitRow {
       terms.segment = x(4);
       terms.key = x(5);
       terms.weight_byte = x(6);
+      terms.own_pair = x(7);
     }
-    terms.accumulator_byte = x(kind == ProfileKind::weight ? 3 : 7);
+    terms.accumulator_byte = x(kind == ProfileKind::weight ? 3 : 8);
     if (fitted.spill_from > 0 && x(x.size() - 1) > 0) {
       terms.spill_token = x(x.size() - 1);
       terms.spill_from = static_cast<double>(fitted.spill_from);

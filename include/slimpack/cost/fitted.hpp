@@ -22,7 +22,7 @@ namespace detail {
 /// FittedTerms in picoseconds.
 struct FittedPicos {
   Picos unit = 0;
-  double layer = 0, token = 0, pair2 = 0, key = 0, segment = 0, byte = 0;
+  double layer = 0, token = 0, pair2 = 0, own_pair2 = 0, key = 0, segment = 0, byte = 0;
   double weights = 0, accumulators = 0;  // per layer
   double spill_token = 0;
   std::int64_t spill_from = 0;  // tokens
@@ -41,8 +41,9 @@ struct FittedPicos {
   }
   [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage) const noexcept {
     const auto tp = static_cast<double>(stage.tensor_parallel);
-    return picos(load.pairs2, stage.layers, pair2 / tp) + picos(load.keys, stage.layers, key / tp) +
-           picos(load.segments, stage.layers, segment);
+    return picos(load.pairs2, stage.layers, pair2 / tp) +
+           picos(load.own_pairs2, stage.layers, own_pair2 / tp) +
+           picos(load.keys, stage.layers, key / tp) + picos(load.segments, stage.layers, segment);
   }
 };
 
@@ -70,6 +71,7 @@ struct FittedPicos {
   result.layer = each(terms->layer, "layer");
   result.token = each(terms->token, "token");
   result.pair2 = each(terms->pair, "pair") / 2;
+  result.own_pair2 = each(terms->own_pair, "own_pair") / 2;
   result.key = each(terms->key, "key");
   result.segment = each(terms->segment, "segment");
   result.byte = each(terms->byte, "byte");

@@ -96,6 +96,7 @@ void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tok
   const std::int64_t missing = missing_rows((last - first).value, tile.value);
   const std::int64_t partial = missing == 0 ? 0 : tile.value - missing;
   load.pairs2 += pairs2;
+  load.own_pairs2 += pairs2 - 2 * keys(first).value * (last - first).value;
   load.filled_pairs2 += pairs2 + missing * (keys(last) + keys(last - Tokens{partial})).value;
   ++load.segments;
 }
@@ -127,14 +128,12 @@ inline void add_by_heads(PackLoad& load, const Slice& slice, Tokens own, const C
   PackLoad all;
   add_run(all, slice.begin, slice.end, square(slice.end) - square(slice.begin), tile,
           [](Tokens position) { return position; });
-  const auto add = [&](std::int64_t& sum, std::int64_t& alone, std::int64_t amount) {
-    const std::int64_t part = (amount + shard.ranks - 1) / shard.ranks;
-    sum += part;
-    alone += part;
-  };
-  add(load.pairs2, load.alone_pairs2, all.pairs2);
-  add(load.filled_pairs2, load.alone_filled_pairs2, all.filled_pairs2);
-  add(load.keys, load.alone_keys, slice.end.value);
+  all.keys = slice.end.value;
+  for (const AttentionAmount& amount : kAttentionAmounts) {
+    const std::int64_t part = (all.*amount.all + shard.ranks - 1) / shard.ranks;
+    load.*amount.all += part;
+    load.*amount.alone += part;
+  }
   ++load.segments;
   load.heads_sent += own;
 }
@@ -192,13 +191,11 @@ inline void add_slot(PackLoad& load, const Plan& plan, const MicroPack& pack, st
   PackLoad alone;
   add_slice(alone, slice, RingMode::pass_kv, CpShard{}, tile);
   load.tokens += alone.tokens;
-  load.pairs2 += alone.pairs2;
-  load.filled_pairs2 += alone.filled_pairs2;
-  load.keys += alone.keys;
   load.segments += alone.segments;
-  load.alone_pairs2 += alone.pairs2;
-  load.alone_filled_pairs2 += alone.filled_pairs2;
-  load.alone_keys += alone.keys;
+  for (const AttentionAmount& amount : kAttentionAmounts) {
+    load.*amount.all += alone.*amount.all;
+    load.*amount.alone += alone.*amount.all;
+  }
 }
 
 namespace detail {

@@ -323,10 +323,9 @@ template <CostModel Model>
 [[nodiscard]] inline PackLoad most_attention(std::span<const PackLoad> loads) noexcept {
   PackLoad most;
   for (const PackLoad& load : loads) {
-    most.pairs2 = std::max(most.pairs2, load.pairs2 - load.alone_pairs2);
-    most.filled_pairs2 =
-        std::max(most.filled_pairs2, load.filled_pairs2 - load.alone_filled_pairs2);
-    most.keys = std::max(most.keys, load.keys - load.alone_keys);
+    for (const AttentionAmount& amount : kAttentionAmounts) {
+      most.*amount.all = std::max(most.*amount.all, load.*amount.all - load.*amount.alone);
+    }
     most.heads_sent = std::max(most.heads_sent, load.heads_sent);
     if (load.heads_sent > Tokens{}) most.head_sets = load.head_sets;
   }
@@ -335,9 +334,9 @@ template <CostModel Model>
 
 /// `load` with the pairs and keys of `most` beside its own alone, and what `most` sends.
 [[nodiscard]] inline PackLoad with_attention(PackLoad load, const PackLoad& most) noexcept {
-  load.pairs2 = most.pairs2 + load.alone_pairs2;
-  load.filled_pairs2 = most.filled_pairs2 + load.alone_filled_pairs2;
-  load.keys = most.keys + load.alone_keys;
+  for (const AttentionAmount& amount : kAttentionAmounts) {
+    load.*amount.all = most.*amount.all + load.*amount.alone;
+  }
   load.heads_sent = most.heads_sent;
   load.head_sets = most.head_sets;
   return load;

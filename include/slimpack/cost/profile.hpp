@@ -60,6 +60,7 @@ struct ProfileRow {
       0;  ///< of units with attention: sum over slices of prefix + length; 0: not told
   Bytes accumulator_bytes{};  ///< of B and W: gradients of weights that are read and written
   Bytes weight_bytes{};       ///< of units with attention: weights that the unit reads
+  double own_pairs = 0;       ///< of `pairs`, sum over slices of s^2/2; 0: not told
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
@@ -71,9 +72,10 @@ struct Profile {
 };
 
 /// The columns of a profile. A file must have the first nine; the others are 0 where it has not.
-inline constexpr std::array<std::string_view, 12> kProfileColumns = {
-    "kind",  "pass",  "tokens",  "pairs", "segments",          "layers",
-    "ranks", "bytes", "seconds", "keys",  "accumulator_bytes", "weight_bytes"};
+inline constexpr std::array<std::string_view, 13> kProfileColumns = {
+    "kind",     "pass",  "tokens",  "pairs", "segments",          "layers",
+    "ranks",    "bytes", "seconds", "keys",  "accumulator_bytes", "weight_bytes",
+    "own_pairs"};
 
 /// How many columns every file has.
 inline constexpr std::size_t kRequiredProfileColumns = 9;
@@ -281,6 +283,8 @@ class ProfileLine {
   row.keys = line.integer(9, 0);
   row.accumulator_bytes = {line.integer(10, 0)};
   row.weight_bytes = {line.integer(11, 0)};
+  row.own_pairs = line.number(12, false);
+  line.check(row.own_pairs <= row.pairs, 12, "at most those of column 'pairs'");
   return row;
 }
 
@@ -344,7 +348,8 @@ inline void write_profile(std::ostream& out, const Profile& profile) {
     for (const std::string& column :
          {digits(row.tokens.value), digits(row.pairs), digits(row.segments), digits(row.layers),
           digits(row.ranks), digits(row.bytes.value), digits(row.seconds), digits(row.keys),
-          digits(row.accumulator_bytes.value), digits(row.weight_bytes.value)}) {
+          digits(row.accumulator_bytes.value), digits(row.weight_bytes.value),
+          digits(row.own_pairs)}) {
       text += ',' + column;
     }
   }

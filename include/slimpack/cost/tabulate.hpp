@@ -68,6 +68,7 @@ inline constexpr std::int64_t kTabulatedLayers = 64;
   PackLoad load;
   load.tokens = tokens;
   load.pairs2 = load.filled_pairs2 = 2 * tokens.value * context.value;
+  load.own_pairs2 = std::min(tokens.value * tokens.value, load.pairs2);
   load.segments = load.runs = 1;
   return load;
 }

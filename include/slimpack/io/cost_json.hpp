@@ -63,7 +63,7 @@ struct FittedTerm {
   std::string_view key;
   Pointer value;
 };
-inline constexpr std::array<FittedTerm, 11> kFittedTerms{{
+inline constexpr std::array<FittedTerm, 12> kFittedTerms{{
     {"unit", &FittedTerms::unit},
     {"layer", &FittedTerms::layer},
     {"token", &FittedTerms::token},
@@ -75,6 +75,7 @@ inline constexpr std::array<FittedTerm, 11> kFittedTerms{{
     {"accumulator_byte", &FittedTerms::accumulator_byte},
     {"spill_token", &FittedTerms::spill_token},
     {"spill_from", &FittedTerms::spill_from},
+    {"own_pair", &FittedTerms::own_pair},
 }};
 
 /// The first terms, which every file has; the others are written where they are not zero.

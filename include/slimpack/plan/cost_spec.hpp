@@ -16,7 +16,8 @@ struct AnalyticCost {
 };
 
 /// The fitted time of one kind of work, in seconds:
-/// unit + layers (layer + token tokens + pair pairs + key keys + segment segments) + byte bytes +
+/// unit + layers (layer + token tokens + pair pairs + own_pair own_pairs + key keys +
+/// segment segments) + byte bytes +
 /// weight_byte weight_bytes + accumulator_byte accumulator_bytes +
 /// layers spill_token max(0, tokens - spill_from),
 /// with layers = 1 for everything but layers. Every coefficient is >= 0.
@@ -32,6 +33,7 @@ struct FittedTerms {
   double accumulator_byte = 0;  ///< seconds per byte of weights' gradients read and written
   double spill_token = 0;       ///< seconds more per token beyond `spill_from` and layer
   double spill_from = 0;        ///< tokens of a unit whose rows fit into the caches
+  double own_pair = 0;          ///< seconds more per pair of a query with a key of its own slice
   friend bool operator==(const FittedTerms&, const FittedTerms&) = default;
 };
 

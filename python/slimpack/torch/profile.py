@@ -25,7 +25,7 @@ from ._model import StageModule, use_slices
 from ._stage import PlanStage
 
 COLUMNS = ("kind", "pass", "tokens", "pairs", "segments", "layers", "ranks", "bytes", "seconds", "keys",
-           "accumulator_bytes", "weight_bytes")
+           "accumulator_bytes", "weight_bytes", "own_pairs")
 _SHAPE = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 _DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 _HEAD_TILE = 1024  # rows whose logits are held at once
@@ -293,6 +293,7 @@ class Units:
         row: Row = dict(kind="layer", tokens=len(cell.positions), layers=layers, segments=len(cell.runs),
                         keys=sum(piece.end for piece in cell.pieces if piece.low < piece.high),
                         pairs=sum((run.high - run.low) * (run.keys - (run.high - run.low) / 2) for run in cell.runs),
+                        own_pairs=sum((run.high - run.low) ** 2 / 2 for run in cell.runs),
                         weight_bytes=layers * self.weights * self.bench.element)
         if share.ranks > 1:
             others = sum(piece.end - share.count(piece.end) for piece in cell.pieces)
@@ -349,14 +350,22 @@ class Units:
         return [(dict(kind="head", tokens=tokens), took)]
 
     def update(self, like: Sequence[Tensor]) -> Step:
-        """AdamW of weights of these sizes, with both moments in their type."""
+        """AdamW of weights of these sizes, with both moments in their type, and the next step's clearing of their
+        gradients."""
         weights = [torch.zeros_like(weight, requires_grad=True) for weight in like]
-        for weight in weights:
-            weight.grad = torch.zeros_like(weight)
+        # In one buffer, as a stage has them, and written: pages that never were are read for nothing.
+        gradients = self.random(sum(weight.numel() for weight in weights))
+        for weight, part in zip(weights, gradients.split([weight.numel() for weight in weights])):
+            weight.grad = part.view_as(weight)
         optimizer = torch.optim.AdamW(weights, fused=True)
         element = self.bench.element
-        touched = sum(weight.numel() for weight in weights) * (2 * 2 * element + element + element)
-        return lambda: [(dict(kind="optimizer", bytes=touched), self.bench.timed(optimizer.step))]
+        touched = len(gradients) * (2 * 2 * element + element + element)
+
+        def run() -> None:
+            optimizer.step()
+            gradients.zero_()
+
+        return lambda: [(dict(kind="optimizer", bytes=touched), self.bench.timed(run))]
 
 
 def traffic(bench: Bench) -> list[Step]:

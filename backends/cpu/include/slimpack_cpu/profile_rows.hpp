@@ -140,6 +140,7 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   const PackLoad load = rank_load(profile.plan, pack);
   row.tokens = load.tokens;
   row.pairs = static_cast<double>(load.pairs2) / 2;
+  row.own_pairs = static_cast<double>(load.own_pairs2) / 2;
   row.keys = load.keys;
   row.segments = load.segments;
   if (unit.kind == UnitKind::head) {

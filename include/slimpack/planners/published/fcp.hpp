@@ -71,6 +71,7 @@ class RingGroupTimes {
     own.tokens.value = part(load.tokens.value);
     own.pairs2 = part(load.pairs2);
     own.filled_pairs2 = part(load.filled_pairs2);
+    own.own_pairs2 = part(load.own_pairs2);
     own.ranks = ranks;
     own.kv_received = load.tokens - own.tokens;
     StageLoad stage = stage_;

@@ -230,15 +230,15 @@ class RoundCandidates : public CandidateBase<RoundSettings> {
     const auto part = [&](std::int64_t amount) { return (amount + ranks - 1) / ranks; };
     load.ranks = ranks;
     load.tokens = Tokens{part(load.tokens.value)};
-    load.pairs2 = part(load.pairs2);
-    load.filled_pairs2 = part(load.filled_pairs2);
-    load.keys = part(load.keys);
+    for (const AttentionAmount& amount : kAttentionAmounts) {
+      load.*amount.all = part(load.*amount.all);
+    }
     if (ranks == 1 || !exposed) return load;
     if (may_divide_heads(plan, static_cast<std::size_t>(ranks))) {
       load.heads_sent = load.tokens;
-      load.alone_pairs2 = load.pairs2;
-      load.alone_filled_pairs2 = load.filled_pairs2;
-      load.alone_keys = load.keys;
+      for (const AttentionAmount& amount : kAttentionAmounts) {
+        load.*amount.alone = load.*amount.all;
+      }
     } else {
       load.kv_received = length - load.tokens;
     }

@@ -33,9 +33,9 @@ struct ChunkGroup {
   for (const Slice& slice : chunk) {
     const PackLoad one = prices.load(slice.begin, slice.end);
     load.tokens += one.tokens;
-    load.pairs2 += one.pairs2;
-    load.filled_pairs2 += one.filled_pairs2;
-    load.keys += one.keys;
+    for (const AttentionAmount& amount : kAttentionAmounts) {
+      load.*amount.all += one.*amount.all;
+    }
     load.segments += one.segments;
   }
   return load;

@@ -72,9 +72,9 @@ class HeadSplitTimes {
     }
     const auto part = [&](std::int64_t amount) { return (amount + ranks - 1) / ranks; };
     load.tokens.value = part(load.tokens.value);
-    load.pairs2 = part(load.pairs2);
-    load.filled_pairs2 = part(load.filled_pairs2);
-    load.keys = part(load.keys);
+    for (const AttentionAmount& amount : kAttentionAmounts) {
+      load.*amount.all = part(load.*amount.all);
+    }
     load.runs = pass == Pass::backward ? 1 : 0;
     return load;
   }

@@ -105,9 +105,9 @@ class StagePrices {
   [[nodiscard]] std::int64_t unit(const PackLoad& load, Recompute mode, std::size_t stage) const {
     PackLoad twice = load;
     twice.tokens += load.tokens;
-    twice.pairs2 += load.pairs2;
-    twice.filled_pairs2 += load.filled_pairs2;
-    twice.keys += load.keys;
+    for (const AttentionAmount& amount : kAttentionAmounts) {
+      twice.*amount.all += load.*amount.all;
+    }
     twice.segments += load.segments;
     const std::int64_t once = both_passes(load, mode, stage);
     return std::clamp<std::int64_t>(2 * once - both_passes(twice, mode, stage), 0, once - 1);

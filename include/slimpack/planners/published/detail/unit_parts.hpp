@@ -39,7 +39,7 @@ template <CostModel Model>
 
 /// A load without its attention and exchange.
 [[nodiscard]] constexpr PackLoad without_attention(PackLoad load) noexcept {
-  load.pairs2 = load.filled_pairs2 = load.keys = load.segments = 0;
+  load.pairs2 = load.filled_pairs2 = load.own_pairs2 = load.keys = load.segments = 0;
   load.kv_received = load.q_received = load.kv_sent = {};
   return load;
 }

@@ -27,11 +27,11 @@ using SpTimes = std::vector<std::int64_t>;
        {&load.tokens, &load.kv_received, &load.q_received, &load.kv_sent, &load.heads_sent}) {
     *tokens = *tokens * count;
   }
-  for (std::int64_t* const amount :
-       {&load.pairs2, &load.filled_pairs2, &load.keys, &load.segments, &load.alone_pairs2,
-        &load.alone_filled_pairs2, &load.alone_keys}) {
-    *amount *= count;
+  for (const AttentionAmount& amount : kAttentionAmounts) {
+    load.*amount.all *= count;
+    load.*amount.alone *= count;
   }
+  load.segments *= count;
   return load;
 }
 
