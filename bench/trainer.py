@@ -386,6 +386,26 @@ def agreement(profiles, beside):
     return {kind: [median(each) for each in zip(*rows)] for kind, rows in found.items()}
 
 
+def at_one_speed(profiles, beside):
+    """Lines of profiles with their seconds as if the reference beside each had taken the median of all its times. `beside` is
+    as in `agreement`; without times of one profile all stay as they are."""
+    if not all(beside):
+        return profiles
+    usual = median(sum(beside, []))
+    made = []
+    for lines, seconds in zip(profiles, beside, strict=True):
+        factor, place = usual / median(seconds), None
+        made.append([])
+        for line in lines:
+            fields = line.rstrip().split(",")
+            if fields[0] == "kind":
+                place = fields.index("seconds")
+            elif place is not None and not line.startswith("#"):
+                fields[place] = f"{float(fields[place]) * factor:.9g}"
+            made[-1].append(line if line.startswith("#") else ",".join(fields) + "\n")
+    return made
+
+
 def disagreement(agreed, limit):
     """A sentence on the kind of units of which profiles differ most, where no more than half of them are so close to each
     other that the middle of their range is known to the limit. `agreed` is what `agreement` gives."""
@@ -401,8 +421,8 @@ def disagreement(agreed, limit):
 
 
 def fit_in_turns(options, folder, degrees, fixed):
-    """A cost by medians of several profiles of so many loaded ranks, the median of the reference's times beside them, and
-    how the profiles agree: the reference runs before each plan of a profile, whose rows are medians too."""
+    """A cost by medians of several profiles of so many loaded ranks, at one speed of the machine, the median of the
+    reference's times beside them, and how the profiles agree: the reference runs before each plan of a profile, whose rows are medians too."""
     profiles, beside = [], []
     for number in range(options.profiles):
         profile = folder / f"profile-{number}.csv"
@@ -420,9 +440,9 @@ def fit_in_turns(options, folder, degrees, fixed):
             measured.end()
         profiles.append(profile.read_text().splitlines(keepends=True))
     profile = folder / "profile.csv"
-    profile.write_text("".join(row_medians(profiles)))
     seconds = fixed.seconds()
     times = [[seconds[place] for place in places] for places in beside]
+    profile.write_text("".join(row_medians(at_one_speed(profiles, times))))
     return calibrate(options, profile), median(sum(times, [])), agreement(profiles, times)
 
 

@@ -13,7 +13,7 @@ that a machine that changes its speed favours none. Rounds go on until the media
 is known to --reference-limit; where after --tries times as many as are wanted it is not, or the profiles do not agree
 to it, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the one
 of all others that predicts best, or with --every all whose plan run_plan executes. *By the reference* is predicted over
-measured time, times taken over those of the same layers before, between and behind the profiles; a last line counts
+measured time, times taken over those of the same layers in turns with the steps of the profiles; a last line counts
 how many of these are within 3 %, and has their medians by planner. torch's schedules run the same layers and the same
 attention on whole documents without padding between them; micro-batches are padded at their end to the common size that
 torch needs, and the fastest of several numbers of them counts; a setting of one document has none of them, and without
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import random
@@ -54,7 +55,7 @@ from torch_whole import WholeSteps, best_fit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 import reference  # noqa: E402
-from trainer import agreement, disagreement, row_medians  # noqa: E402
+from trainer import agreement, at_one_speed, disagreement, row_medians  # noqa: E402
 
 VOCABULARY = 1024
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
@@ -106,41 +107,44 @@ def request_of(folder: Path, degrees: str) -> dict[str, Any]:
 
 
 def measure_prices(folder: Path, degrees: str, sizes: dict[str, Any], context: int, count: int, budget: float) -> None:
-    """Writes them, from the medians of profiles of two loaded processes, what the fixed work takes beside these, and how the
-    profiles agree."""
+    """Writes them, from the medians of profiles of two loaded processes at one speed of the machine, what the fixed work
+    takes in turns with these, and how the profiles agree."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
     model = folder / "model.json"
     model.write_text(json.dumps(config))
     (folder / "cluster.json").write_text(json.dumps(CLUSTER))
 
-    profiles, beside = [], [on_two_ranks(measure_fixed, sizes)]
+    profiles, beside = [], []
     for _ in range(count):
-        profiles.append(on_two_ranks(measure_profile, str(model), context, budget / count, "pp" in DEGREES[degrees]))
-        beside.append(on_two_ranks(measure_fixed, sizes))
+        lines, seconds = on_two_ranks(measure_profile, str(model), sizes, context, budget / count, "pp" in DEGREES[degrees])
+        profiles.append(lines)
+        beside.append(seconds)
     measured = folder / f"profile-{degrees}.csv"
-    measured.write_text("".join(row_medians(profiles)))
+    measured.write_text("".join(row_medians(at_one_speed(profiles, beside))))
     done = subprocess.run([sys.executable, "-m", "slimpack", "calibrate", measured, "-o", folder / f"cost-{degrees}.json"],
                           capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     print(done.stdout, file=sys.stderr)
-    agreed = agreement(profiles, [before + after for before, after in zip(beside, beside[1:])])
+    agreed = agreement(profiles, beside)
     (folder / f"profiles-{degrees}.json").write_text(json.dumps(agreed))
     (folder / f"beside-{degrees}.json").write_text(json.dumps(sum(beside, [])))
 
 
-def measure_profile(rank: int, model: str, context: int, budget: float, pipeline: bool) -> list[str]:
-    """Lines of a profile of both ranks."""
-    text = profile(model, dtype="float32", context=context, rounds=99, budget=budget, pipeline=pipeline)
-    return text.splitlines(keepends=True)
+def measure_profile(rank: int, model: str, sizes: dict[str, Any], context: int, budget: float,
+                    pipeline: bool) -> tuple[list[str], list[float]]:
+    """Lines of a profile of both ranks, and seconds of the fixed work before every third of its steps."""
+    fixed, taken, steps = _fixed(sizes), [], itertools.count()
 
+    def before(round_: int) -> None:
+        if next(steps) % 3 == 0:
+            seconds = _timed(fixed, None)[0]
+            if round_ > 0:
+                taken.append(seconds)
 
-def measure_fixed(rank: int, sizes: dict[str, Any]) -> list[float]:
-    """Seconds of the fixed work, run several times on both ranks."""
-    fixed = _fixed(sizes)
-    fixed()
-    return [_timed(fixed, None)[0] for _ in range(10)]
+    text = profile(model, dtype="float32", context=context, rounds=99, budget=budget, pipeline=pipeline, before=before)
+    return text.splitlines(keepends=True), taken
 
 
 def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str, every: bool) -> dict[str, Plan]:
@@ -401,7 +405,7 @@ def main() -> None:
     options.add_argument("--degrees", choices=DEGREES, default="pp2", help="of both processes [pp2]")
     options.add_argument("--every", action="store_true", help="every planner whose plan can be executed")
     options.add_argument("--effort", default="normal")
-    options.add_argument("--profiles", type=int, default=4, help="prices are of their medians")
+    options.add_argument("--profiles", type=int, default=8, help="prices are of their medians")
     options.add_argument("--budget", type=float, default=600.0, help="seconds of all profiles")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")

@@ -89,6 +89,14 @@ class ProfileTest(unittest.TestCase):
             self.assertAlmostEqual(is_, be)
         self.assertAlmostEqual(trainer.agreement(profiles, [[], [], []])["layer"][1], 4 / 2.2)
 
+    def test_profiles_are_brought_to_one_speed(self):
+        profiles = [self.HEAD + [f"layer,forward,64,0,{seconds}\n", "p2p,,0,4096,1e-06\n"] for seconds in (1.1, 2.42)]
+        self.assertEqual(trainer.at_one_speed(profiles, [[1.0], []]), profiles)
+        # Beside the second the machine was half as fast.
+        self.assertEqual(trainer.at_one_speed(profiles, [[1.0, 1.1, 1.2], [2.2]]),
+                         [self.HEAD + ["layer,forward,64,0,1.15\n", "p2p,,0,4096,1.04545455e-06\n"],
+                          self.HEAD + ["layer,forward,64,0,1.265\n", "p2p,,0,4096,5.22727273e-07\n"]])
+
     def test_most_profiles_have_to_agree(self):
         self.assertIsNone(trainer.disagreement({}, 0))
         self.assertIsNone(trainer.disagreement({"layer": [1.0]}, 0))

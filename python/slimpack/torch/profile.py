@@ -142,7 +142,8 @@ class Bench:
         work()
         return time.perf_counter() - start
 
-    def measure(self, steps: Sequence[Step], rounds: int, budget: float) -> list[Row]:
+    def measure(self, steps: Sequence[Step], rounds: int, budget: float,
+                before: Callable[[int], Any] = lambda _: None) -> list[Row]:
         """The rows of all steps, sorted by kind and pass. A row has its median over rounds, longer by what the median
         of its step is above the sum of its rows' medians, and of that the mean over ranks. No round but the first
         begins that would end after `budget` seconds."""
@@ -152,6 +153,7 @@ class Bench:
             begin = time.perf_counter()
             measured.append([])
             for step in steps:
+                before(round_)
                 if self.ranks > 1:
                     dist.barrier()
                 measured[-1].append(step())
@@ -396,7 +398,8 @@ def traffic(bench: Bench) -> list[Step]:
 
 
 def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, context: int = 8192, rounds: int = 5,
-            budget: float = 60.0, cluster: Optional[str] = None, pipeline: bool = False) -> str:
+            budget: float = 60.0, cluster: Optional[str] = None, pipeline: bool = False,
+            before: Callable[[int], Any] = lambda _: None) -> str:
     """Times a model's units and gives the text of profile.csv (docs/schemas.md).
 
     Layers are Hugging Face's own, with random weights; up to four are held. Where torch.distributed is initialized,
@@ -413,6 +416,8 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
             on CPUs.
         pipeline: whether F and B send what they made to a neighbour and receive as much, for plans of several stages:
             that takes time of the thread that computes. Needs an even number of ranks.
+        before: called on all ranks before each step of some units, with the number of the round, of which 0 does not
+            count: what it measures is beside them.
 
     Raises InvalidInput before any work.
     """
@@ -436,7 +441,8 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
     place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     bench = Bench(shape, place, wanted)
     with _process_group():
-        rows = bench.measure(Units(bench, context, pipeline).steps + (traffic(bench) if bench.ranks > 1 else []), rounds, budget)
+        steps = Units(bench, context, pipeline).steps + (traffic(bench) if bench.ranks > 1 else [])
+        rows = bench.measure(steps, rounds, budget, before)
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
     told = {"model": shape["name"], **{key: shape[key] for key in _SHAPE}, "bytes_per_element": bench.element,
             "device": name, "cluster": cluster or _cluster_of(name, device), "ranks": bench.ranks}
