@@ -27,11 +27,13 @@ timed steps begin within two seconds of the last change of FILE, at last `--only
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import itertools
 import json
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -68,6 +70,7 @@ CLUSTER = dict(base="h100", name="cpu", devices_per_node=2, memory=64e9, reserve
 FIXED = ["megatron", "megatron-interleaved", "slimpipe-order"]
 # glibc gives no memory back to the system, whose pages would have to be cleared again: docs/torch.md, "On CPUs".
 MALLOC = dict(MALLOC_MMAP_THRESHOLD_="1000000000", MALLOC_TRIM_THRESHOLD_="100000000000", MALLOC_TOP_PAD_="67108864")
+_PR_SET_PDEATHSIG = 1
 DEGREES = {"pp2": dict(pp=2), "dp2": dict(dp=2)}
 OTHERS = ["megatron-cp", "hybrid-cp", "fcp", "flexsp", "kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe",
           "slimpipe", "zeppelin"]
@@ -298,6 +301,8 @@ def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    if sys.platform == "linux":  # ends with its parent, however that ends: it would run beside the next measurement
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
     if cores := _cores():
         os.sched_setaffinity(0, {cores[rank]})

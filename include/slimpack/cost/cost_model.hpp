@@ -44,8 +44,8 @@ struct PackLoad {
 
 /// An amount of attention, and the part of it that waits for no ring.
 struct AttentionAmount {
-  std::int64_t PackLoad::* all;
-  std::int64_t PackLoad::* alone;
+  std::int64_t PackLoad::* all;    ///< the whole amount
+  std::int64_t PackLoad::* alone;  ///< that part
 };
 
 /// Those that attention is priced by, but for segments.
