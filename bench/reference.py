@@ -64,6 +64,16 @@ def unknown(ratios, wanted, limit):
                  "reported")
 
 
+def unsteady(seconds, limit):
+    """A sentence on the reference's times, where half their interquartile range is above the limit of their median. Medians of
+    ratios are then known less well than their intervals say: these hold for draws that do not depend on each other, which
+    times of a machine that is slow for minutes are not, and what is slow differs from one piece of work to another."""
+    off = spread(seconds) / 2
+    return None if off <= limit else (
+        f"half the interquartile range of the reference's {len(seconds)} times is {100 * off:.2g} % of their median, wanted are "
+        f"{100 * limit:g} %, so the machine did not keep its speed and nothing is reported")
+
+
 def of_ranges(values, form):
     """The median with the range from the 10th to the 90th percentile."""
     return f"{form(median(values))} ({form(quantile(values, 0.1))} to {form(quantile(values, 0.9))})"

@@ -15,8 +15,9 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
                reference, with a cost fitted to a profile made just before, in turns with the same reference. Each step's
                time is divided by the mean of the reference's before and behind it. Cores whose ranks wait are loaded at an
                idle policy, as devices do not sleep. There is no figure of degrees whose profiles do not agree to
-               --reference-limit. Of planners of which after --tries
-               times as many steps as are wanted the median of predicted over measured is not known to --reference-limit
+               --reference-limit, or beside which half the interquartile range of the reference's times is more than
+               --reference-spread of their median. Of planners of which after --tries times as many steps as are wanted the
+               median of predicted over measured is not known to --reference-limit
                there is no figure but one sentence that says why, and the status is 1
 
 Progress goes to standard error. Times are printed and never judged, but for how well the clock knows them. Ends with
@@ -611,8 +612,9 @@ def clock(options, folder):
         times = {f"`{planner}`": [fidelity(step) for step in steps] for planner, steps in found["steps"].items()}
         few, why = reference.unknown(times, options.steps, options.reference_limit / 100)
         differ = disagreement(found.get("profiles", {}), options.reference_limit / 100)
-        refused += [f"{setting}: {one}" for one in (why, differ) if one]
-        if differ:
+        vary = reference.unsteady(found["reference"], options.reference_spread / 100)
+        refused += [f"{setting}: {one}" for one in (why, differ, vary) if one]
+        if differ or vary:
             continue
         found["steps"] = {planner: steps for planner, steps in found["steps"].items() if f"`{planner}`" not in few}
         if not found["steps"]:
@@ -753,6 +755,9 @@ def parse():
     parser.add_argument("--effort", default="normal", help="with which clock plans its steps [normal]")
     parser.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
                         help="of clock: to which the median of predicted over measured has to be known [1]")
+    parser.add_argument("--reference-spread", type=float, metavar="PERCENT",
+                        help="of clock: half the interquartile range of the reference's times over their median, at most "
+                        "[as --reference-limit]")
     parser.add_argument("--measured", type=pathlib.Path, metavar="FILE",
                         help="of clock: keeps what was measured; degrees that it has are not measured again")
     for name, default, text_of in [
@@ -777,8 +782,11 @@ def parse():
     for name in ("steps", "tries", "profiles", "rounds", "trials", "fault_trials", "kill_steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be >= 1")
-    if not options.reference_limit >= 0:
-        parser.error("--reference-limit: must be >= 0")
+    if options.reference_spread is None:
+        options.reference_spread = options.reference_limit
+    for name in ("reference_limit", "reference_spread"):
+        if not getattr(options, name) >= 0:
+            parser.error(f"--{name.replace('_', '-')}: must be >= 0")
     for program in ("mini_trainer", options.program):
         if not (options.bin / program).exists():
             parser.error(f"{options.bin}: has no {program}")

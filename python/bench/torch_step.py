@@ -10,8 +10,8 @@ profiles the machine, calibrates prices, plans settings drawn by seed, runs them
 and as predicted, and predicted over measured time. Contenders run in turns that are shuffled anew each round. Before
 and behind each step both processes run the same layers in PyTorch alone: a measured ratio is of times over theirs, so
 that a machine that changes its speed favours none. Rounds go on until the median of each contender's times over theirs
-is known to --reference-limit; where after --tries times as many as are wanted it is not, or the profiles do not agree
-to it, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the one
+is known to --reference-limit; where after --tries times as many as are wanted it is not, where half the interquartile
+range of the reference's times is more than --reference-spread of their median, or where the profiles do not agree, there is no row of the setting but one sentence that says why, and the status is 1. Rivals are three and the one
 of all others that predicts best, or with --every all whose plan run_plan executes. *By the reference* is predicted over
 measured time, times taken over those of the same layers in turns with the steps of the profiles; a last line counts
 how many of these are within 3 %, and has their medians by planner. torch's schedules run the same layers and the same
@@ -332,6 +332,7 @@ class Enough:
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.rounds, self.tries, self.limit = asked.rounds, asked.tries, asked.reference_limit / 100
+        self.spread = asked.reference_spread / 100
 
     def __call__(self, found: dict[str, Any]) -> bool:
         taken = len(found["seconds"]["slimpack"])
@@ -339,13 +340,15 @@ class Enough:
 
     def why_not(self, found: dict[str, Any]) -> Optional[str]:
         """Why nothing may be said of a setting; nothing where it may."""
-        return reference.unknown({name: ratios(found, name) for name in found["seconds"]}, self.rounds, self.limit)[1]
+        every = {name: ratios(found, name) for name in found["seconds"]}
+        return reference.unknown(every, self.rounds, self.limit)[1] or reference.unsteady(found["reference"], self.spread)
 
     def why_not_priced(self, beside_profile: list[float], agreed: dict[str, list[float]]) -> Optional[str]:
         """Why nothing may be said of prices and what they predict; nothing where it may."""
         doubt = reference.doubt(beside_profile)
         if doubt <= self.limit:
-            return disagreement(agreed, self.limit)
+            vary = reference.unsteady(beside_profile, self.spread)
+            return f"beside the profiles {vary}" if vary else disagreement(agreed, self.limit)
         return (f"the median of the reference beside the profiles is known to {100 * doubt:.2g} %, wanted are "
                 f"{100 * self.limit:g} %, so the machine did not keep its speed and nothing is reported")
 
@@ -410,20 +413,26 @@ def main() -> None:
     options.add_argument("--degrees", choices=DEGREES, default="pp2", help="of both processes [pp2]")
     options.add_argument("--every", action="store_true", help="every planner whose plan can be executed")
     options.add_argument("--effort", default="normal")
-    options.add_argument("--profiles", type=int, default=8, help="prices are of their medians")
+    options.add_argument("--profiles", type=int, default=4, help="prices are of their medians")
     options.add_argument("--budget", type=float, default=600.0, help="seconds of all profiles")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
     options.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
                          help="to which the median of each contender's times over the fixed work's has to be known")
+    options.add_argument("--reference-spread", type=float, metavar="PERCENT",
+                         help="half the interquartile range of the fixed work's times over their median, at most "
+                         "[as --reference-limit]")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     for name in ("settings", "rounds", "tries", "profiles"):
         if getattr(asked, name) < 1:
             options.error(f"--{name}: must be >= 1")
-    if not asked.reference_limit >= 0:
-        options.error("--reference-limit: must be >= 0")
+    if asked.reference_spread is None:
+        asked.reference_spread = asked.reference_limit
+    for name in ("reference_limit", "reference_spread"):
+        if not getattr(asked, name) >= 0:
+            options.error(f"--{name.replace('_', '-')}: must be >= 0")
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
     asked.folder.mkdir(parents=True, exist_ok=True)
     os.environ.update({name: value for name, value in MALLOC.items() if name not in os.environ})

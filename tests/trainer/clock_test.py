@@ -54,6 +54,13 @@ class ReferenceTest(unittest.TestCase):
         self.assertEqual(reference.of_interval(alike, "{:.2f}".format), "1.01 (1.00 to 1.02)")
         self.assertEqual(reference.of_interval([1.0, 2.0], "{:.2f}".format), "1.50")
 
+    def test_a_reference_that_varies_says_so(self):
+        # Quartiles at 0.99 and 1.01, at whatever speed.
+        self.assertIsNone(reference.unsteady([0.98, 0.99, 1.0, 1.01, 1.02], 0.011))
+        self.assertEqual(reference.unsteady([1.8, 1.9, 2.0, 2.1, 2.2], 0.03),
+                         "half the interquartile range of the reference's 5 times is 5 % of their median, wanted are 3 %, so the "
+                         "machine did not keep its speed and nothing is reported")
+
     def test_what_is_not_known_says_why(self):
         alike, apart = [1.0, 1.01, 1.02] * 4, [1.0, 2.0] * 6
         self.assertEqual(reference.unknown({"x": alike}, 12, 0.01), ([], None))
