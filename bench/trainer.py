@@ -380,8 +380,8 @@ def agreement(profiles, beside):
     for alike in zip(*profiles, strict=True):
         fields = [line.rstrip().split(",") for line in alike]
         if fields[0][0] == "kind":
-            place = fields[0].index("seconds")
-        elif fields[0][0] in UNIT_KINDS:
+            place, layers = fields[0].index("seconds"), fields[0].index("layers")
+        elif fields[0][0] in UNIT_KINDS and int(fields[0][layers]) > 0:  # not a collective by itself
             taken = [float(one[place]) / speed for one, speed in zip(fields, speeds)]
             found.setdefault(fields[0][0], []).append([each / median(taken) for each in taken])
     return {kind: [median(each) for each in zip(*rows)] for kind, rows in found.items()}

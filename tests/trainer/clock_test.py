@@ -71,23 +71,24 @@ class ReferenceTest(unittest.TestCase):
 
 
 class ProfileTest(unittest.TestCase):
-    HEAD = ["# model: tiny\n", "kind,pass,tokens,bytes,seconds\n"]
+    HEAD = ["# model: tiny\n", "kind,pass,tokens,layers,bytes,seconds\n"]
 
     def test_seconds_of_a_row_are_the_median_of_the_profiles(self):
-        profiles = [self.HEAD + [f"layer,forward,64,0,{one}\n", f"p2p,,0,4096,{other}\n"]
+        profiles = [self.HEAD + [f"layer,forward,64,1,0,{one}\n", f"p2p,,0,0,4096,{other}\n"]
                     for one, other in (("0.3", "1e-06"), ("0.1", "3e-06"), ("0.2", "2e-06"))]
         self.assertEqual(trainer.row_medians(profiles),
-                         self.HEAD + ["layer,forward,64,0,0.2\n", "p2p,,0,4096,2e-06\n"])
+                         self.HEAD + ["layer,forward,64,1,0,0.2\n", "p2p,,0,0,4096,2e-06\n"])
         self.assertEqual(trainer.row_medians(profiles[:1]), profiles[0])
 
     def test_rows_of_different_units_are_refused(self):
-        profiles = [self.HEAD + [f"layer,forward,{tokens},0,0.1\n"] for tokens in (64, 65)]
+        profiles = [self.HEAD + [f"layer,forward,{tokens},1,0,0.1\n"] for tokens in (64, 65)]
         with self.assertRaisesRegex(trainer.Failure, "profiles differ in a row: layer,forward,64"):
             trainer.row_medians(profiles)
 
     def test_profiles_are_compared_by_the_reference_beside_them(self):
-        def profile(*units):  # a message differs as it likes
-            return self.HEAD + [f"layer,forward,{i},0,{seconds}\n" for i, seconds in enumerate(units)] + ["p2p,,0,4096,7\n"]
+        def profile(*units):  # a message, or a collective by itself, differs as it likes
+            return self.HEAD + [f"layer,forward,{i},1,0,{seconds}\n" for i, seconds in enumerate(units)] + [
+                "p2p,,0,0,4096,7\n", f"tp,,0,0,4096,{sum(units) ** 2}\n"]
 
         profiles = [profile(1.0, 2.0, 4.0), profile(2.0, 4.0, 8.0), profile(1.1, 2.2, 40.0)]
         found = trainer.agreement(profiles, [[1.0], [2.0, 1.9, 2.1], [1.0]])  # the machine was slower beside the second
@@ -97,12 +98,12 @@ class ProfileTest(unittest.TestCase):
         self.assertAlmostEqual(trainer.agreement(profiles, [[], [], []])["layer"][1], 4 / 2.2)
 
     def test_profiles_are_brought_to_one_speed(self):
-        profiles = [self.HEAD + [f"layer,forward,64,0,{seconds}\n", "p2p,,0,4096,1e-06\n"] for seconds in (1.1, 2.42)]
+        profiles = [self.HEAD + [f"layer,forward,64,1,0,{seconds}\n", "p2p,,0,0,4096,1e-06\n"] for seconds in (1.1, 2.42)]
         self.assertEqual(trainer.at_one_speed(profiles, [[1.0], []]), profiles)
         # Beside the second the machine was half as fast.
         self.assertEqual(trainer.at_one_speed(profiles, [[1.0, 1.1, 1.2], [2.2]]),
-                         [self.HEAD + ["layer,forward,64,0,1.15\n", "p2p,,0,4096,1.04545455e-06\n"],
-                          self.HEAD + ["layer,forward,64,0,1.265\n", "p2p,,0,4096,5.22727273e-07\n"]])
+                         [self.HEAD + ["layer,forward,64,1,0,1.15\n", "p2p,,0,0,4096,1.04545455e-06\n"],
+                          self.HEAD + ["layer,forward,64,1,0,1.265\n", "p2p,,0,0,4096,5.22727273e-07\n"]])
 
     def test_most_profiles_have_to_agree(self):
         self.assertIsNone(trainer.disagreement({}, 0))
