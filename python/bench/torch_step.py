@@ -366,6 +366,13 @@ def predictions_of(setting: dict[str, Any], found: dict[str, Any], beside_profil
             for name, predicted in setting["predicted"].items() if name in found["seconds"]}
 
 
+def priced_by(setting: dict[str, Any], cost: dict[str, Any]) -> dict[str, Any]:
+    """A setting with its plans predicted by other prices, of a cost.json."""
+    prices = {name: terms for name, terms in cost.items() if name not in ("shape", "device")}
+    return dict(setting, predicted={name: slimpack.simulate(Plan.from_dict(dict(plan, cost=prices))).iteration_s
+                                    for name, plan in setting["plans"].items()})
+
+
 def summary_of(predictions: list[dict[str, list[float]]], limit: float = 0.03) -> str:
     """How many of all settings' predictions are so close by their medians, and how many are not by all of their interval;
     the least and the most of medians over all steps of a planner."""
@@ -423,6 +430,8 @@ def main() -> None:
     options.add_argument("--reference-spread", type=float, metavar="PERCENT",
                          help="half the interquartile range of the fixed work's times over their median, at most "
                          "[as --reference-limit]")
+    options.add_argument("--cost", type=Path, metavar="FILE",
+                         help="prices that predict instead of those that plans were made with: of the same profiles, fitted anew")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     for name in ("settings", "rounds", "tries", "profiles"):
@@ -473,6 +482,8 @@ def main() -> None:
             print(f"setting {setting['seed']}: measured", file=sys.stderr, flush=True)  # steps take long: something to see
         if "table" in parts and known:
             check_losses(known)
+            if asked.cost:
+                setting = priced_by(setting, json.loads(asked.cost.read_text()))
             beside_profile = json.loads(beside.read_text())
             agreed = json.loads(profiles.read_text()) if profiles.exists() else {}
             why = enough.why_not(known) or enough.why_not_priced(beside_profile, agreed)

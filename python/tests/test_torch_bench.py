@@ -35,6 +35,14 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     assert " predictions are within 3 % of measured times" in told.splitlines()[-1]
     assert " Over all steps of a planner the median is " in told.splitlines()[-1]
     assert run(*asked, "--only", "table") == told  # nothing is measured again
+    prices = json.loads((tmp_path / "cost-pp2.json").read_text())
+    assert run(*asked, "--only", "table", "--cost", str(tmp_path / "cost-pp2.json")) == told
+    prices["optimizer"]["unit"] += 1e3  # a step is as much longer
+    (tmp_path / "dear.json").write_text(json.dumps(prices))
+    dear = run(*asked, "--only", "table", "--cost", str(tmp_path / "dear.json"))
+    before, after = ([[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "| slimpack" in line]
+                     for text in (told, dear))
+    assert before[0][:6] == after[0][:6] and float(after[0][7]) > 1e3 * float(before[0][7])
     ranks = run(*asked, "--degrees", "dp2")
     assert "| dp 2, seed 0, " in ranks and "| slimpack" in ranks and "torch 1F1B" not in ranks
     unsteady = start(*asked[:-1], "0", "--only", "table")
