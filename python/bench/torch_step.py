@@ -443,6 +443,12 @@ def main() -> None:
         if not getattr(asked, name) >= 0:
             options.error(f"--{name.replace('_', '-')}: must be >= 0")
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
+    prices = None
+    if asked.cost:
+        try:
+            prices = json.loads(asked.cost.read_text())
+        except (OSError, ValueError) as error:
+            options.error(f"--cost: must be a cost.json that can be read: {asked.cost}: {error}")
     asked.folder.mkdir(parents=True, exist_ok=True)
     os.environ.update({name: value for name, value in MALLOC.items() if name not in os.environ})
     parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]
@@ -482,8 +488,8 @@ def main() -> None:
             print(f"setting {setting['seed']}: measured", file=sys.stderr, flush=True)  # steps take long: something to see
         if "table" in parts and known:
             check_losses(known)
-            if asked.cost:
-                setting = priced_by(setting, json.loads(asked.cost.read_text()))
+            if prices is not None:
+                setting = priced_by(setting, prices)
             beside_profile = json.loads(beside.read_text())
             agreed = json.loads(profiles.read_text()) if profiles.exists() else {}
             why = enough.why_not(known) or enough.why_not_priced(beside_profile, agreed)
